@@ -175,13 +175,15 @@ def take_turns(
 
 @pytest.fixture
 def disk(tmp_path: pathlib.Path, benchmark: Any) -> pathlib.Path:
-    """A folder on a real disk, because a commit in memory costs nothing.
+    """A directory on a real disk, because a commit in memory costs nothing.
 
     The time of an fsync on it is stored with the figures.
     """
     kind = _file_system(tmp_path)
     if kind in ('tmpfs', 'ramfs'):
-        pytest.fail(f'{tmp_path} is on {kind}: give --basetemp=a disk folder')
+        pytest.fail(
+            f'{tmp_path} is on {kind}: give --basetemp=a disk directory'
+        )
     benchmark.extra_info['file_system'] = kind
     benchmark.extra_info['fsync_ms'] = _fsync_ms(tmp_path)
     return tmp_path
@@ -231,10 +233,10 @@ def _file_system(path: pathlib.Path) -> str:
     return best[1]
 
 
-def _fsync_ms(folder: pathlib.Path) -> float:
+def _fsync_ms(directory: pathlib.Path) -> float:
     """Measure the time to append 4 KiB to a file and fsync it (median)."""
     times = []
-    with open(folder / 'fsync', 'wb', buffering=0) as file:
+    with open(directory / 'fsync', 'wb', buffering=0) as file:
         for _ in range(50):
             file.write(bytes(4096))
             start = time.perf_counter()

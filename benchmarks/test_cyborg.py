@@ -53,16 +53,16 @@ print(json.dumps({
 """
 
 
-def run(folder: pathlib.Path, enabled: str, discover: bool) -> dict:
-    config = folder / 'os-acc.conf'
+def run(directory: pathlib.Path, enabled: str, discover: bool) -> dict:
+    config = directory / 'os-acc.conf'
     config.write_text(
-        f'[os_acc]\nplugin = noop\nstate_path = {folder / "state"}\n'
+        f'[os_acc]\nplugin = noop\nstate_path = {directory / "state"}\n'
         f'[os_acc_cyborg]\nenabled_drivers = {enabled}\n'
     )
     done = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', PROGRAM, config, str(discover)],
-        cwd=folder,
-        env={**os.environ, 'PYTHONPYCACHEPREFIX': str(folder)},
+        cwd=directory,
+        env={**os.environ, 'PYTHONPYCACHEPREFIX': str(directory)},
         check=True,
         capture_output=True,
         text=True,

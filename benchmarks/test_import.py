@@ -25,7 +25,7 @@ STATEMENTS = {
     'os_vif': 'import os_vif',
     'nothing': 'pass',
     'libraries': 'import cliff.app, oslo_versionedobjects.base',
-    # Each process runs in a folder where nothing was plugged.
+    # Each process runs in a directory where nothing was plugged.
     'van_list': 'from os_acc.cli import app; '
     'app.main(["--state-path", "none", "van", "list"])',
 }
@@ -65,13 +65,13 @@ def test_command(
     benchmark.extra_info |= _modules(tmp_path, 'van_list')
 
 
-def _run(folder: pathlib.Path, name: str, *options: str) -> str:
+def _run(directory: pathlib.Path, name: str, *options: str) -> str:
     # Modules are compiled before they are timed; cwd has none to import.
-    environ = {**os.environ, 'PYTHONPYCACHEPREFIX': str(folder)}
+    environ = {**os.environ, 'PYTHONPYCACHEPREFIX': str(directory)}
     environ.pop('PYTHONDONTWRITEBYTECODE', None)
     done = subprocess.run(
         [sys.executable, *options, '-c', STATEMENTS[name]],
-        cwd=folder,
+        cwd=directory,
         env=environ,
         check=True,
         capture_output=True,
@@ -80,10 +80,10 @@ def _run(folder: pathlib.Path, name: str, *options: str) -> str:
     return done.stderr
 
 
-def _modules(folder: pathlib.Path, name: str) -> dict[str, Any]:
+def _modules(directory: pathlib.Path, name: str) -> dict[str, Any]:
     """How many modules it imports, and which of them take longest."""
     modules = []
-    for line in _run(folder, name, '-X', 'importtime').splitlines():
+    for line in _run(directory, name, '-X', 'importtime').splitlines():
         # import time: self [us] | cumulative | imported package
         own, _, rest = line.removeprefix('import time:').partition('|')
         if own.strip().isdigit():

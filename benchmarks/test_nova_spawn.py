@@ -76,7 +76,7 @@ class Spawn:
 def nova_tree(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> pathlib.Path:
-    """A folder in which Nova's functional tests can run in this process."""
+    """A directory in which Nova's functional tests can run in this process."""
     import nova
 
     monkeypatch.setitem(os.environ, 'OS_NOVA_DISABLE_EVENTLET_PATCHING', '1')

@@ -76,8 +76,8 @@ def check(
 def main(built: str, pictures: str) -> str | None:
     """Look at all pages.
 
-    :param built: the folder of the HTML files
-    :param pictures: the folder to which the pictures are written
+    :param built: the directory of the HTML files
+    :param pictures: the directory to which the pictures are written
     :returns: what is wrong, None if nothing is
     """
     program = shutil.which('chromium') or shutil.which('chromium-browser')
@@ -86,18 +86,18 @@ def main(built: str, pictures: str) -> str | None:
     pages = sorted(pathlib.Path(built).resolve().glob('*.html'))
     if not pages:
         return f'{built} has no pages: build the documentation first'
-    folder = pathlib.Path(pictures)
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = pathlib.Path(pictures)
+    directory.mkdir(parents=True, exist_ok=True)
     with sync_api.sync_playwright() as playwright:
         # Chromium has no sandbox for root, and the pages are our own.
         browser = playwright.chromium.launch(
             executable_path=program, args=['--no-sandbox']
         )
-        wrong = sum(check(browser, each, pages, folder) for each in WIDTHS)
+        wrong = sum(check(browser, each, pages, directory) for each in WIDTHS)
         browser.close()
     if wrong:
-        return f'{wrong} pages are wrong; the pictures are in {folder}'
-    print(f'{len(pages)} pages; look at the pictures in {folder}')
+        return f'{wrong} pages are wrong; the pictures are in {directory}'
+    print(f'{len(pages)} pages; look at the pictures in {directory}')
     return None
 
 

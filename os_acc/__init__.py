@@ -58,7 +58,7 @@ def initialize(
     :returns: what recover() did; None: this process was initialized before,
         or read_only is True
     :raises InvalidRequest: if an option is invalid, or owner is no name
-    :raises JournalError: if the journal cannot be opened, or its folder
+    :raises JournalError: if the journal cannot be opened, or its directory
         belongs to another user and is not shared with a group of this user;
         the error says what to do
     """
@@ -111,7 +111,7 @@ def plug(
     progress: progress_module.Callback | None = None,
     plugin: str | None = None,
 ) -> objects.VANList:
-    """Give an instance its accelerators: all of them, or none.
+    """Give an instance its accelerators. The operation is all-or-nothing.
 
     For accelerators that are plugged already, it returns the same VANs. Their
     devices are examined: one that somebody has unbound or removed by hand is

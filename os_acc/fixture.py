@@ -30,13 +30,13 @@ from os_acc.state import selection
 
 
 class OSAccFixture(fixtures.Fixture):
-    """os-acc in a folder of the test, as one host or as several.
+    """os-acc in a directory of the test, as one host or as several.
 
     While the fixture is in use:
 
     * os-acc is initialized, with its journal, its locks and its
-      device_spec_dir in the folder. What the process had initialized before is
-      left alone;
+      device_spec_dir in the directory. What the process had initialized before
+      is left alone;
     * the privileged functions run in the process itself, and no privsep daemon
       is started. So real devices can be touched only if the test runs as root
       and sets device_spec, whose default offers no device.
@@ -44,7 +44,7 @@ class OSAccFixture(fixtures.Fixture):
     At the end, the journals are closed, and all options of os-acc lose the
     overrides and defaults that were set in code.
 
-    :param state_path: a folder of this test alone, such as the path of a
+    :param state_path: a directory of this test alone, such as the path of a
         fixtures.TempDir. It is made if it does not exist
     :param owner: see os_acc.initialize
     """
@@ -151,12 +151,13 @@ class OSAccFixture(fixtures.Fixture):
         return call
 
     def _run_privileged_here(self) -> None:
-        """Run the privileged functions here, with their folders in ours."""
+        """Run the privileged functions here, with their directories in
+        ours."""
         self.addCleanup(privsep.run_here, privsep.runs_here())
         privsep.run_here(True)
         self._patch(root_folder, 'PATH', self._below('run'))
-        self._patch(notes, 'FOLDER', self._below('held'))
-        self._patch(root_copy, 'FOLDER', self._below('images'))
+        self._patch(notes, 'DIRECTORY', self._below('held'))
+        self._patch(root_copy, 'DIRECTORY', self._below('images'))
         os.makedirs(self._path, exist_ok=True)
 
     def _below(self, *names: str) -> str:

@@ -75,7 +75,7 @@ class Host:
         :param owner: the owner of the VANs that this process plugs; None: the
             name of the program
         :raises InvalidRequest: if an option is invalid, or owner is no name
-        :raises JournalError: if the journal cannot be opened, or its folder
+        :raises JournalError: if the journal cannot be opened, or its directory
             belongs to another user and is not shared with a group of this
             user
         """
@@ -136,9 +136,9 @@ def program() -> str:
 
 
 def check_owner(conf: cfg.ConfigOpts) -> None:
-    """Check that this process's user may use the journal's folder.
+    """Check that this process's user may use the journal's directory.
 
-    :raises JournalError: if the folder belongs to another user, and is not
+    :raises JournalError: if the directory belongs to another user, and is not
         shared with a group of this user
     """
     sharing.check(conf.os_acc.state_path)

@@ -50,16 +50,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Locks:
-    """The locks of one lock folder.
+    """The locks of one lock directory.
 
-    :param path: the folder; created when first needed
+    :param path: the directory; created when first needed
     :param timeout: seconds to wait for a lock
     """
 
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
         self.timeout = timeout
-        # Two spellings of one folder must lead to the same locks.
+        # Two spellings of one directory must lead to the same locks.
         self._real = os.path.realpath(path)
 
     @contextlib.contextmanager
@@ -69,7 +69,7 @@ class Locks:
         :param wait: False: raise Timeout at once if the lock is held
         :raises LockTimeout: if somebody else held the lock until the timeout
         :raises LockHeld: if this thread already holds it, and wait is True
-        :raises JournalError: if the lock folder cannot be used
+        :raises JournalError: if the lock directory cannot be used
         """
         with self._hold('instance', uuid, self.timeout if wait else 0):
             yield
@@ -132,7 +132,7 @@ class Locks:
         """Lock a file.
 
         :returns: its descriptor; None if the deadline has passed
-        :raises JournalError: if the lock folder cannot be used
+        :raises JournalError: if the lock directory cannot be used
         """
         try:
             while True:
@@ -154,7 +154,7 @@ class Locks:
         except OSError as err:
             raise exception.JournalError(
                 path=self.path,
-                reason=f'cannot use lock folder: {err}'
+                reason=f'cannot use lock directory: {err}'
                 f'{sharing.hint(self._real, path)}',
             ) from err
 
@@ -162,7 +162,7 @@ class Locks:
         try:
             return state_files.open_file(path)
         except FileNotFoundError:
-            state_files.make_folder(self._real)
+            state_files.make_directory(self._real)
             return state_files.open_file(path)
 
 

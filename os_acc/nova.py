@@ -80,7 +80,7 @@ def allocated_requests(
     instance: Any,
     allocated: Mapping[str, int],
     image_traits: Sequence[str],
-    folder: str,
+    directory: str,
 ) -> list[objects.AcceleratorRequest]:
     """Make requests from a flavor, for accelerators without Cyborg.
 
@@ -92,7 +92,7 @@ def allocated_requests(
     :param allocated: what is allocated to the instance from the resource
         provider of this compute node, by resource class
     :param image_traits: the traits that the image requires
-    :param folder: Nova's option [compute] provider_config_location
+    :param directory: Nova's option [compute] provider_config_location
     :returns: the requests, which are selectors; empty if the flavor requests
         no accelerator of os-acc. A repeated call gives them the same UUIDs
     :raises InvalidRequest: if the flavor contradicts the allocation, or
@@ -124,7 +124,7 @@ def allocated_requests(
         asked,
         allocated,
         devices,
-        provider_config.published(folder),
+        provider_config.published(directory),
     )
 
 

@@ -46,10 +46,12 @@ def faults(
                 found.append(option_values.fault(conf, group, option, err))
                 continue
             name = (group, option.name)
-            if name in _FOLDERS and not os.path.isabs(value or _FOLDERS[name]):
+            if name in _DIRECTORIES and not os.path.isabs(
+                value or _DIRECTORIES[name]
+            ):
                 found.append(
                     f'{option_values.place(conf, group, option)}: it is '
-                    f'{value!r}, expected the absolute path of a folder'
+                    f'{value!r}, expected the absolute path of a directory'
                 )
     # Nova's option is read if os-acc's own is empty.
     if 'host' in conf:
@@ -138,10 +140,10 @@ _OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = (
     (placement_opts.GROUP, placement_opts.OPTS),
 )
 
-# Options that name a folder, which must be absolute paths: a relative path
-# would name another folder in each process. The value here replaces an empty
-# option in the check: '' refuses an empty option, '/' allows it.
-_FOLDERS = {
+# Options that name a directory, which must be absolute paths: a relative path
+# would name another directory in each process. The value here replaces an
+# empty option in the check: '' refuses an empty option, '/' allows it.
+_DIRECTORIES = {
     (GROUP, 'state_path'): '',
     (GROUP, 'lock_path'): '/',
     (GROUP, 'device_spec_dir'): '/',
@@ -150,7 +152,7 @@ _FOLDERS = {
 
 
 def lock_path(conf: cfg.ConfigOpts) -> str:
-    """Return the folder of the lock files."""
+    """Return the directory of the lock files."""
     chosen: str = value(conf, 'lock_path')
     return chosen or os.path.join(value(conf, 'state_path'), 'locks')
 

@@ -72,8 +72,8 @@ class Accel:
                 self._shown[address] = (
                     self._minor() if number is None else number
                 )
-                folder = f'{self.kernel.bus}/{address}'
-                self._make(folder, self._shown[address])
+                directory = f'{self.kernel.bus}/{address}'
+                self._make(directory, self._shown[address])
             elif not bound:
                 self.hide(address)
 
@@ -82,9 +82,9 @@ class Accel:
         number = self._shown.pop(address, None)
         if number is None:
             return
-        folder = self.kernel.sys / 'devices' / self.kernel.bus / address
+        directory = self.kernel.sys / 'devices' / self.kernel.bus / address
         self.nodes.remove(f'accel/accel{number}')
-        (folder / 'accel').rmdir()
+        (directory / 'accel').rmdir()
         (self.kernel.sys / f'class/accel/accel{number}').unlink()
 
     def leave(self, address: str) -> None:
@@ -139,12 +139,12 @@ class Accel:
         name = f'accel{number}'
         there = f'{device}/accel/{name}'
         self.nodes.add(f'accel/{name}', f'c {MAJOR}:{number}', there, 'accel')
-        folder = self.kernel.sys / 'devices' / there
-        (folder / 'uevent').write_text(f'DEVNAME=accel/{name}\n')
-        (folder / 'device').symlink_to(folder.parent.parent)
+        directory = self.kernel.sys / 'devices' / there
+        (directory / 'uevent').write_text(f'DEVNAME=accel/{name}\n')
+        (directory / 'device').symlink_to(directory.parent.parent)
         above = self.kernel.sys / 'class/accel'
         above.mkdir(exist_ok=True)
-        (above / name).symlink_to(folder)
+        (above / name).symlink_to(directory)
         return f'/dev/accel/{name}'
 
     def _bind(self, path: pathlib.Path, text: str) -> None:

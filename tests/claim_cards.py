@@ -27,9 +27,9 @@ def _uuid(draw: random.Random) -> str:
 
 def _drm(host: Host, address: str, place: str, draw: random.Random) -> None:
     """The files of a function: a card, its render node, and both."""
-    folder = f'{place}/drm'
-    card = host.number(f'{folder}/card0', 'drm')
-    render = host.number(f'{folder}/renderD128', 'drm')
+    directory = f'{place}/drm'
+    card = host.number(f'{directory}/card0', 'drm')
+    render = host.number(f'{directory}/renderD128', 'drm')
     shares = draw.choice(((None,), (None, 2), (0,)))
     kind = 'file of a VF' if _is_vf(host, address) else 'file of a function'
     if draw.random() < 0.5:
@@ -198,9 +198,9 @@ def vgpu(host: Host, draw: random.Random) -> None:
 def dsa(host: Host, draw: random.Random) -> None:
     """A DSA whose queues are enabled by the host, by os-acc, or not yet."""
     address = f'{host.slot()}.0'
-    folder = host.function(address, draw.choice(GROUPS))
+    directory = host.function(address, draw.choice(GROUPS))
     host.offer(host.pci, 'dsa', address)
-    host.queues(folder, draw.random() < 0.6, 3)
+    host.queues(directory, draw.random() < 0.6, 3)
     for number in range(3):
         file = ''
         if draw.random() < 0.8:

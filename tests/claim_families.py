@@ -115,8 +115,8 @@ def of_vgpus(host):
 
 def of_queues(host):
     address = '0000:60:00.0'
-    folder = host.function(address)
-    host.queues(folder, True, 2)
+    directory = host.function(address)
+    host.queues(directory, True, 2)
     host.offer(host.pci, 'pci', address)
     place = f'pci0000:00/{address}/dsa0'
     host.offer(host.queue, address, 0, '')

@@ -89,23 +89,23 @@ class Host:
     def behind(self, above: str, group: int | None) -> str:
         """Make a function in the PCI domain of another, as VMD does."""
         address = f'1{above[1:]}'
-        folder = self.function(address, group)
-        inner = folder.parent / above / f'pci1000{above[0]}:00'
+        directory = self.function(address, group)
+        inner = directory.parent / above / f'pci1000{above[0]}:00'
         inner.mkdir(parents=True, exist_ok=True)
         place = inner / address
-        self._move(address, folder, place)
+        self._move(address, directory, place)
         return address
 
     def below(self, bridge: str, address: str) -> None:
         """Move a function below a bridge."""
         devices = self.kernel.pci / 'devices'
-        folder = (devices / address).resolve()
-        self._move(address, folder, (devices / bridge).resolve() / address)
+        directory = (devices / address).resolve()
+        self._move(address, directory, (devices / bridge).resolve() / address)
 
     def _move(
-        self, address: str, folder: pathlib.Path, place: pathlib.Path
+        self, address: str, directory: pathlib.Path, place: pathlib.Path
     ) -> None:
-        folder.rename(place)
+        directory.rename(place)
         name = (place / 'iommu_group').readlink().name
         for link in (
             self.kernel.pci / 'devices' / address,
@@ -114,11 +114,11 @@ class Host:
             link.unlink()
             link.symlink_to(place)
 
-    def number(self, folder: str, subsystem: str, kind: str = 'c') -> str:
+    def number(self, directory: str, subsystem: str, kind: str = 'c') -> str:
         """Show a device file. Give its number."""
         text = f'{240 + (kind == "b")}:{next(self._minor)}'
-        folder = folder.replace('pci0000:00', self.kernel.bus)
-        path = self.kernel.sys / 'devices' / folder
+        directory = directory.replace('pci0000:00', self.kernel.bus)
+        path = self.kernel.sys / 'devices' / directory
         path.mkdir(parents=True, exist_ok=True)
         (path / 'dev').write_text(f'{text}\n')
         if not (path / 'subsystem').is_symlink():
@@ -129,7 +129,7 @@ class Host:
         links.mkdir(parents=True, exist_ok=True)
         (links / text).symlink_to(path)
         if kind == 'b':
-            name = folder.rpartition('/')[2]
+            name = directory.rpartition('/')[2]
             (self.kernel.sys / 'class/block' / name).symlink_to(path)
         return f'{kind} {text}'
 

@@ -86,12 +86,12 @@ class Cloud(http.server.ThreadingHTTPServer):
     def url(self) -> str:
         return f'http://127.0.0.1:{self.server_address[1]}'
 
-    def clouds_yaml(self, folder: pathlib.Path) -> pathlib.Path:
+    def clouds_yaml(self, directory: pathlib.Path) -> pathlib.Path:
         """Write a clouds.yaml with the cloud CLOUD.
 
         :returns: its path, for OS_CLIENT_CONFIG_FILE
         """
-        path = folder / 'clouds.yaml'
+        path = directory / 'clouds.yaml'
         auth = {
             'auth_url': f'{self.url}/identity/v3',
             'username': 'nova',

@@ -24,33 +24,33 @@ def creating(kernel: Kernel, parent: str) -> Iterator[None]:
     types = kernel.sys / 'class/mdev_bus' / parent / 'mdev_supported_types'
     ended = threading.Event()
     threads = {}
-    for folder in types.resolve().iterdir():
-        (folder / 'create').unlink()
-        os.mkfifo(folder / 'create')
-        threads[folder] = threading.Thread(
-            target=_serve, args=(kernel, folder, ended), daemon=True
+    for directory in types.resolve().iterdir():
+        (directory / 'create').unlink()
+        os.mkfifo(directory / 'create')
+        threads[directory] = threading.Thread(
+            target=_serve, args=(kernel, directory, ended), daemon=True
         )
-        threads[folder].start()
+        threads[directory].start()
     yield
     ended.set()
-    for folder, thread in threads.items():
+    for directory, thread in threads.items():
         while thread.is_alive():
             # Wake up the thread, which waits for a writer. If it does not
             # wait yet, or has ended, open() fails as there is no reader.
             with contextlib.suppress(OSError):
                 flags = os.O_WRONLY | os.O_NONBLOCK
-                os.close(os.open(folder / 'create', flags))
+                os.close(os.open(directory / 'create', flags))
             thread.join(0.02)
 
 
 def _serve(
-    kernel: Kernel, folder: pathlib.Path, ended: threading.Event
+    kernel: Kernel, directory: pathlib.Path, ended: threading.Event
 ) -> None:
     while not ended.is_set():
-        text = (folder / 'create').read_text()
+        text = (directory / 'create').read_text()
         if text:
             with contextlib.suppress(OSError):
-                kernel.write(str(folder / 'create'), text)
+                kernel.write(str(directory / 'create'), text)
 
 
 def alive(pid: int) -> bool:

@@ -39,7 +39,7 @@ class Nodes:
         self,
         name: str,
         number: str,
-        folder: str = '',
+        directory: str = '',
         subsystem: str = '',
         mode: int = 0o660,
     ) -> pathlib.Path:
@@ -47,7 +47,8 @@ class Nodes:
 
         :param name: below dev
         :param number: such as 'c 226:128'
-        :param folder: its folder in sysfs, below sys/devices; empty: none
+        :param directory: its directory in sysfs, below sys/devices; empty:
+        none
         """
         kernel = self._kernel
         path = pathlib.Path(kernel.root / 'dev' / name)
@@ -63,24 +64,27 @@ class Nodes:
             'gid': DISK,
             'mode': mode,
         }
-        if folder:
-            self._show(parsed, kernel.sys / 'devices' / folder, subsystem)
+        if directory:
+            self._show(parsed, kernel.sys / 'devices' / directory, subsystem)
         return path
 
     def _show(
-        self, number: device_file.Number, folder: pathlib.Path, subsystem: str
+        self,
+        number: device_file.Number,
+        directory: pathlib.Path,
+        subsystem: str,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         text = f'{number.major}:{number.minor}'
-        (folder / 'dev').write_text(f'{text}\n')
-        if subsystem and not (folder / 'subsystem').is_symlink():
-            (folder / 'subsystem').symlink_to(
+        (directory / 'dev').write_text(f'{text}\n')
+        if subsystem and not (directory / 'subsystem').is_symlink():
+            (directory / 'subsystem').symlink_to(
                 self._kernel.sys / 'class' / subsystem
             )
         kind = {'c': 'char', 'b': 'block'}[number.kind]
         links = self._kernel.sys / 'dev' / kind
         links.mkdir(parents=True, exist_ok=True)
-        (links / text).symlink_to(folder)
+        (links / text).symlink_to(directory)
 
     def render(self, address: str, minor: int) -> None:
         """The files of a GPU: card and render node."""
@@ -112,11 +116,11 @@ class Nodes:
             self._kernel.sys / 'dev' / kind / f'{number.major}:{number.minor}'
         )
         if link.is_symlink():
-            folder = link.readlink()
+            directory = link.readlink()
             link.unlink()
-            for each in folder.iterdir():
+            for each in directory.iterdir():
                 each.unlink()
-            folder.rmdir()
+            directory.rmdir()
 
     def of(self, name: str) -> tuple[int, int, int]:
         """User, group and mode of a file below dev."""

@@ -112,29 +112,29 @@ class Card:
         self._put(fme / 'ports_num', self.ports)
         self._put(fme / 'bitstream_id', '0x23000410010310')
         for number in range(self.ports):
-            folder = f'dfl-fme-region.{number + 1}/fpga_region/region'
-            self._put(fme / f'{folder}{number + 1}/compat_id', INTERFACE)
+            directory = f'dfl-fme-region.{number + 1}/fpga_region/region'
+            self._put(fme / f'{directory}{number + 1}/compat_id', INTERFACE)
         self._show_manager()
         for number in range(self.ports):
             self._show_port(number)
 
     def _show_manager(self) -> None:
-        folder = self.region / 'dfl-fme.0/dfl-fme-mgr.0/fpga_manager/fpga0'
-        self._put(folder / 'state', self._state)
-        self._put(folder / 'status', self._status)
+        directory = self.region / 'dfl-fme.0/dfl-fme-mgr.0/fpga_manager/fpga0'
+        self._put(directory / 'state', self._state)
+        self._put(directory / 'status', self._status)
         link = self.kernel.sys / 'class/fpga_manager/fpga0'
         link.parent.mkdir(exist_ok=True)
         if not link.is_symlink():
-            link.symlink_to(folder)
+            link.symlink_to(directory)
 
     def _show_port(self, number: int, bound: bool = True) -> None:
         name = f'dfl-port.{number}'
         self._numbers[name] = number
-        folder = self.region / name
-        folder.mkdir(parents=True)
+        directory = self.region / name
+        directory.mkdir(parents=True)
         if bound:
-            self._put(folder / 'id', number)
-            self._put(folder / 'afu_id', self.functions[number])
+            self._put(directory / 'id', number)
+            self._put(directory / 'afu_id', self.functions[number])
 
     @staticmethod
     def _put(path: pathlib.Path, text: object) -> None:

@@ -22,7 +22,7 @@ class Card:
     ) -> None:
         self.kernel = kernel
         kernel.add_function(address, '10ee:9038', 0x120000)
-        self.folder = self.manager(address, name)
+        self.directory = self.manager(address, name)
         for file, text in (
             ('name', 'Fake FPGA Manager'),
             ('state', 'power off'),
@@ -32,13 +32,13 @@ class Card:
 
     def manager(self, address: str, name: str) -> pathlib.Path:
         """Add a manager, without files, below a PCI function."""
-        folder = (self.kernel.pci / 'devices' / address).resolve()
-        folder = folder / 'fpga_manager' / name
-        folder.mkdir(parents=True)
+        directory = (self.kernel.pci / 'devices' / address).resolve()
+        directory = directory / 'fpga_manager' / name
+        directory.mkdir(parents=True)
         top = self.kernel.sys / 'class/fpga_manager'
         top.mkdir(exist_ok=True)
-        (top / name).symlink_to(folder)
-        return folder
+        (top / name).symlink_to(directory)
+        return directory
 
     def set(self, file: str, text: str) -> None:
-        (self.folder / file).write_text(f'{text}\n')
+        (self.directory / file).write_text(f'{text}\n')

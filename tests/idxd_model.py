@@ -135,13 +135,13 @@ class Device:
         }
         self._files(self.path, values)
         for number, group in enumerate(self.engines):
-            folder = self.path / f'engine{self.number}.{number}'
-            self._files(folder, {'group_id': group})
+            directory = self.path / f'engine{self.number}.{number}'
+            self._files(directory, {'group_id': group})
         for queue in self.queues:
             self._show_queue(queue)
 
     def _show_queue(self, queue: Queue) -> None:
-        folder = self.folder(queue.number)
+        directory = self.directory(queue.number)
         values = {
             'state': queue.state,
             'type': queue.type,
@@ -160,25 +160,29 @@ class Device:
             values['driver_name'] = queue.driver_name
         if queue.minor is not None:
             values['cdev_minor'] = queue.minor
-        self._files(folder, values)
-        link = folder / 'driver'
-        if queue.minor is None and self._shown.pop(f'{folder}/cdev_minor', 0):
-            (folder / 'cdev_minor').unlink()
+        self._files(directory, values)
+        link = directory / 'driver'
+        if queue.minor is None and self._shown.pop(
+            f'{directory}/cdev_minor', 0
+        ):
+            (directory / 'cdev_minor').unlink()
         if queue.driver is None and link.is_symlink():
             link.unlink()
         elif queue.driver is not None and not link.is_symlink():
             link.symlink_to(self.model.drivers / queue.driver)
 
-    def folder(self, number: int) -> pathlib.Path:
+    def directory(self, number: int) -> pathlib.Path:
         return self.path / f'wq{self.number}.{number}'
 
-    def _files(self, folder: pathlib.Path, values: dict[str, object]) -> None:
+    def _files(
+        self, directory: pathlib.Path, values: dict[str, object]
+    ) -> None:
         """Write the files whose values have changed."""
-        if str(folder) not in self._shown:
-            os.makedirs(folder, exist_ok=True)
-            self._shown[str(folder)] = ''
+        if str(directory) not in self._shown:
+            os.makedirs(directory, exist_ok=True)
+            self._shown[str(directory)] = ''
         for name, value in values.items():
-            path = f'{folder}/{name}'
+            path = f'{directory}/{name}'
             if self._shown.get(path) != str(value):
                 with open(f'{path}.new', 'w') as file:
                     file.write(f'{value}\n')
@@ -199,7 +203,7 @@ class Device:
         queue.minor = self.model.minor()
         root, name = self.model.kernel.root, f'wq{self.number}.{queue.number}'
         number = f'{self.major}:{queue.minor}'
-        cdev = self.folder(queue.number) / f'{self.kind}!{name}'
+        cdev = self.directory(queue.number) / f'{self.kind}!{name}'
         self._files(
             cdev, {'dev': number, 'uevent': f'DEVNAME={self.kind}/{name}'}
         )
@@ -215,7 +219,7 @@ class Device:
 
     def _remove_file(self, queue: Queue) -> None:
         root, name = self.model.kernel.root, f'wq{self.number}.{queue.number}'
-        cdev = self.folder(queue.number) / f'{self.kind}!{name}'
+        cdev = self.directory(queue.number) / f'{self.kind}!{name}'
         shutil.rmtree(cdev, ignore_errors=True)
         for path in [each for each in self._shown if str(cdev) in each]:
             del self._shown[path]

@@ -258,8 +258,8 @@ class Fabric:
         portal: tuple[str, str, str],
         secret: str | None,
     ) -> None:
-        folder = self.ctl / name
-        folder.mkdir()
+        directory = self.ctl / name
+        directory.mkdir()
         for file, text in {
             'transport': portal[2],
             'subsysnqn': nqn,
@@ -272,26 +272,26 @@ class Fabric:
             'delete_controller': '',
             **({'dhchap_secret': secret} if secret else {}),
         }.items():
-            (folder / file).write_text(f'{text}\n')
-        (self.kernel.sys / 'class/nvme' / name).symlink_to(folder)
+            (directory / file).write_text(f'{text}\n')
+        (self.kernel.sys / 'class/nvme' / name).symlink_to(directory)
         number = sorted(self.targets).index(nqn)
         for place, each in enumerate(self.targets[nqn].namespaces, 1):
-            self._show(folder, number + 4, place, each)
+            self._show(directory, number + 4, place, each)
 
     def _show(
-        self, folder: pathlib.Path, number: int, place: int, each: Namespace
+        self, directory: pathlib.Path, number: int, place: int, each: Namespace
     ) -> None:
         """Show a namespace of a connection."""
         if self.multipath:
             subsystem = self.subsystems / f'nvme-subsys{number}'
             subsystem.mkdir(exist_ok=True)
-            link = subsystem / folder.name
+            link = subsystem / directory.name
             if not link.is_symlink():
-                link.symlink_to(folder)
-            path = folder / f'nvme{number}c{folder.name[4:]}n{place}'
+                link.symlink_to(directory)
+            path = directory / f'nvme{number}c{directory.name[4:]}n{place}'
             block = subsystem / f'nvme{number}n{place}'
         else:
-            path = block = folder / f'{folder.name}n{place}'
+            path = block = directory / f'{directory.name}n{place}'
         for there in dict.fromkeys((path, block)):
             there.mkdir(exist_ok=True)
             kind, _, text = each.wwid.partition('.')
@@ -338,16 +338,16 @@ class Fabric:
     def connections(self) -> list[dict[str, Any]]:
         """What the targets see."""
         found = []
-        for folder in sorted(self.ctl.iterdir()):
-            text = (folder / 'address').read_text().strip()
+        for directory in sorted(self.ctl.iterdir()):
+            text = (directory / 'address').read_text().strip()
             parts = dict(part.split('=') for part in text.split(','))
             portal = parts['traddr'], parts['trsvcid']
-            transport = (folder / 'transport').read_text().strip()
+            transport = (directory / 'transport').read_text().strip()
             found.append(
                 {
-                    'name': folder.name,
-                    'nqn': (folder / 'subsysnqn').read_text().strip(),
-                    'host': (folder / 'hostnqn').read_text().strip(),
+                    'name': directory.name,
+                    'nqn': (directory / 'subsysnqn').read_text().strip(),
+                    'host': (directory / 'hostnqn').read_text().strip(),
                     'portal': (*portal, transport),
                 }
             )
@@ -356,13 +356,13 @@ class Fabric:
     def lose(self, nqn: str = NQN, state: str = 'connecting') -> None:
         """The connections to a target are lost; the kernel tries again."""
         self.targets[nqn].up = state == 'live'
-        for folder in self.ctl.iterdir():
-            if (folder / 'subsysnqn').read_text().strip() == nqn:
-                (folder / 'state').write_text(f'{state}\n')
+        for directory in self.ctl.iterdir():
+            if (directory / 'subsysnqn').read_text().strip() == nqn:
+                (directory / 'state').write_text(f'{state}\n')
 
     def reboot(self) -> None:
-        for folder in list(self.ctl.iterdir()):
-            self._end(folder.name)
+        for directory in list(self.ctl.iterdir()):
+            self._end(directory.name)
         self.kernel.reboot()
 
     def block(self, wwid: str) -> str:

@@ -275,7 +275,7 @@ def _queues_taken(
     found: file_groups.Accelerator, taker: Taker, holders: Holders
 ) -> Iterator[Reason]:
     for node in found.own:
-        found_at = idxd.queue_at(file_place.of(node.number).folder or '')
+        found_at = idxd.queue_at(file_place.of(node.number).directory or '')
         if found_at is None:
             continue
         address, queue = found_at
@@ -335,7 +335,7 @@ def _part_given(
     found: file_groups.Accelerator, taker: Taker, numbers: Numbers
 ) -> Iterator[Reason]:
     own = [
-        file_place.device_folder(file_place.of(each.number))
+        file_place.device_directory(file_place.of(each.number))
         for each in found.own
     ]
     for number, given in numbers.items():
@@ -346,7 +346,7 @@ def _part_given(
         ]
         if not others or number in found.numbers:
             continue
-        theirs = file_place.device_folder(file_place.of(number))
+        theirs = file_place.device_directory(file_place.of(number))
         if any(_contain(each, theirs) for each in own):
             for each in others:
                 yield file_refusals.FILE_PART.say(
@@ -374,7 +374,7 @@ def _namespace_taken(
 
 
 def _contain(one: str | None, other: str | None) -> bool:
-    """Whether of two folders of devices, one is the other or is in it."""
+    """Whether of two directories of devices, one is the other or is in it."""
     if one is None or other is None:
         return False
     return f'{one}/'.startswith(f'{other}/') or other.startswith(f'{one}/')
@@ -382,9 +382,9 @@ def _contain(one: str | None, other: str | None) -> bool:
 
 def _namespace_of(place: file_place.Place) -> str | None:
     """The name of the NVMe namespace that a file is, or is a part of."""
-    device = file_place.device_folder(place) or ''
-    for folder in (device, device.rpartition('/')[0]):
-        if folder and (wwn := sysfs.read(f'{folder}/wwid')):
+    device = file_place.device_directory(place) or ''
+    for directory in (device, device.rpartition('/')[0]):
+        if directory and (wwn := sysfs.read(f'{directory}/wwid')):
             return wwn
     return None
 
@@ -442,11 +442,11 @@ def of_namespace(wwn: str, taker: Taker, holders: Holders) -> Iterator[Reason]:
     if holder is not None and holder.van_uuid != taker.van_uuid:
         yield _taken(holder, 'it')
     for block in nvme_of.blocks(wwn) if holders else ():
-        for folder in (
+        for directory in (
             block.path,
             *(f'{block.path}/{each}' for each in sysfs.folders(block.path)),
         ):
-            if (text := sysfs.read(f'{folder}/dev')) is not None:
+            if (text := sysfs.read(f'{directory}/dev')) is not None:
                 number = device_file.parse(text, 'b')
                 for each in holders.of_file(file_place.of(number).name):
                     if each.van_uuid != taker.van_uuid:

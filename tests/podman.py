@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Real containers: podman with storage and folders of specs of its own."""
+"""Real containers: podman with storage and directories of specs of its own."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ USUAL = {
 
 
 class Podman:
-    """podman as root. Its containers have a root folder of busybox.
+    """podman as root. Its containers have a root directory of busybox.
 
-    :param folder: where all its files go
+    :param directory: where all its files go
     :ivar specs: what it sees as /var/run/cdi
     :ivar static_specs: what it sees as /etc/cdi
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.specs, self.static_specs = folder / 'run-cdi', folder / 'etc-cdi'
-        self.rootfs = folder / 'rootfs'
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.specs, self.static_specs = (
+            directory / 'run-cdi',
+            directory / 'etc-cdi',
+        )
+        self.rootfs = directory / 'rootfs'
         for path in (self.specs, self.static_specs):
             path.mkdir(mode=0o755)
         for name in ('bin', 'dev', 'etc', 'proc', 'run', 'sys', 'tmp', 'opt'):
@@ -52,7 +55,7 @@ class Podman:
         busybox = shutil.which('busybox')
         assert busybox is not None, 'the package busybox-static is missing'
         shutil.copy(busybox, self.rootfs / 'bin/busybox')
-        # Two runs at once must not remove each other's folder.
+        # Two runs at once must not remove each other's directory.
         os.makedirs('/run/cdi', exist_ok=True)
         os.makedirs('/etc/cdi', exist_ok=True)
         # podman refuses a runroot of more than 50 characters.
@@ -81,9 +84,9 @@ class Podman:
             [
                 *('nsenter', f'--mount=/proc/{self._holder.pid}/ns/mnt'),
                 *('podman', '--runtime', runtime),
-                *('--root', f'{self.folder}/storage'),
+                *('--root', f'{self.directory}/storage'),
                 *('--runroot', self._runroot),
-                *('--tmpdir', f'{self.folder}/libpod'),
+                *('--tmpdir', f'{self.directory}/libpod'),
                 *('--storage-driver', 'vfs'),
                 *('--cgroup-manager', 'cgroupfs'),
                 *('--events-backend', 'none'),

@@ -2,11 +2,11 @@
 
 """A generated host that several processes share.
 
-Usage: python shared_kernel.py FOLDER PROGRAM [ARGUMENT...]
+Usage: python shared_kernel.py DIRECTORY PROGRAM [ARGUMENT...]
 
-runs a Python program on the host that is in the folder: os-acc in it sees the
-generated sysfs, and changes it as Linux would. Three kinds of programs run on
-one host in the tests with a real Cyborg: the os-acc command in place of
+runs a Python program on the host that is in the directory: os-acc in it sees
+the generated sysfs, and changes it as Linux would. Three kinds of programs run
+on one host in the tests with a real Cyborg: the os-acc command in place of
 nova-compute, Cyborg's agent, and the agent's privsep-helper.
 """
 
@@ -54,7 +54,7 @@ class SharedKernel(Kernel):
 
     @classmethod
     def attach(cls, root: pathlib.Path) -> SharedKernel:
-        """Return the host that another process has made in a folder."""
+        """Return the host that another process has made in a directory."""
         made = cls.__new__(cls)
         made.root = root
         made.drives, made.handlers = nvme_model.Drives(), {}
@@ -154,8 +154,8 @@ class _Attribute(io.StringIO):
         text = self.getvalue()
         super().__exit__(*args)
         # The path goes through the links that make it long in sysfs.
-        folder, name = os.path.split(self._path)
-        self._kernel.write(f'{os.path.realpath(folder)}/{name}', text)
+        directory, name = os.path.split(self._path)
+        self._kernel.write(f'{os.path.realpath(directory)}/{name}', text)
 
 
 class _Patch:
@@ -167,7 +167,7 @@ class _Patch:
 
 
 def install(root: pathlib.Path) -> SharedKernel:
-    """Make this process one of the host in a folder."""
+    """Make this process one of the host in a directory."""
     kernel = SharedKernel.attach(root)
     kernel.install(_Patch())
     if importlib.util.find_spec('cyborg') is not None:
@@ -178,8 +178,8 @@ def install(root: pathlib.Path) -> SharedKernel:
 
 
 def main() -> None:
-    folder, program = pathlib.Path(sys.argv[1]), sys.argv[2]
-    install(folder)
+    directory, program = pathlib.Path(sys.argv[1]), sys.argv[2]
+    install(directory)
     sys.argv = sys.argv[2:]
     runpy.run_path(program, run_name='__main__')
 

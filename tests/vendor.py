@@ -20,8 +20,8 @@ FPGA = '0000:0a:00.0'
 VFS = [f'0000:0a:00.{n}' for n in range(1, 4)]
 
 _PROGRAM = """#!/bin/sh
-# {folder}/program FILE REGION ADDRESS
-cd {folder}
+# {directory}/program FILE REGION ADDRESS
+cd {directory}
 echo "$@" >> programmed
 case $(cat mode) in
   slow) sleep 0.3 ;;
@@ -41,13 +41,13 @@ cp "$1" "state.$2"
 """
 
 _CHECK = """#!/bin/sh
-# {folder}/check ADDRESS REGION
-echo "function: $(cat {folder}/state.$2)"
+# {directory}/check ADDRESS REGION
+echo "function: $(cat {directory}/state.$2)"
 """
 
 _CLEAR = """#!/bin/sh
-# {folder}/clear ADDRESS REGION
-cd {folder}
+# {directory}/clear ADDRESS REGION
+cd {directory}
 echo "$2" >> cleared
 [ "$(cat mode)" = fail ] && exit 4
 rm -f "state.$2"
@@ -66,25 +66,25 @@ def put(path: pathlib.Path, content: bytes) -> None:
 class Vendor:
     """The tool, and a record of its calls.
 
-    :param folder: an empty folder
+    :param directory: an empty directory
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.bitstreams = folder / 'bitstreams'
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.bitstreams = directory / 'bitstreams'
         self.bitstreams.mkdir(parents=True)
         for name, text in (
             ('program', _PROGRAM),
             ('check', _CHECK),
             ('clear', _CLEAR),
         ):
-            path = folder / name
-            path.write_text(text.format(folder=folder))
+            path = directory / name
+            path.write_text(text.format(directory=directory))
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         self.mode('ok')
 
     def mode(self, mode: str) -> None:
-        (self.folder / 'mode').write_text(mode)
+        (self.directory / 'mode').write_text(mode)
 
     def bitstream(self, function: str) -> str:
         """Return the path of a bitstream that has a function."""
@@ -94,7 +94,7 @@ class Vendor:
 
     def calls(self, name: str = 'programmed') -> list[list[str]]:
         """Return the arguments of each call."""
-        path = self.folder / name
+        path = self.directory / name
         if not path.exists():
             return []
         return [line.split() for line in path.read_text().splitlines()]
@@ -105,7 +105,7 @@ class Vendor:
 
     def function(self, region: str = '') -> str | None:
         """Return the function that a region holds."""
-        path = self.folder / f'state.{region}'
+        path = self.directory / f'state.{region}'
         return path.read_text() if path.exists() else None
 
     def spec(self, **values: Any) -> dict[str, Any]:
@@ -117,15 +117,15 @@ class Vendor:
             'address': FPGA,
             'resource_class': 'FPGA',
             'num_vfs': len(VFS),
-            'program': f'{self.folder}/program {{file}} "{{region}}" '
+            'program': f'{self.directory}/program {{file}} "{{region}}" '
             '{address}',
-            'check': f'{self.folder}/check {{address}} "{{region}}"',
-            'clear': f'{self.folder}/clear {{address}} "{{region}}"',
+            'check': f'{self.directory}/check {{address}} "{{region}}"',
+            'clear': f'{self.directory}/clear {{address}} "{{region}}"',
             **values,
         }
 
     def configure(self, programming: str, **values: Any) -> None:
-        """Set device_spec, and the folders that bitstreams may be in."""
+        """Set device_spec, and the directories that bitstreams may be in."""
         spec = self.spec(programming=programming, **values)
         if 'activation' in values:
             # The function cannot be checked right after the programming.
@@ -142,9 +142,9 @@ def furnish(kernel: Any) -> None:
     kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', str(len(VFS)))
 
 
-def installed(kernel: Any, folder: pathlib.Path) -> Vendor:
+def installed(kernel: Any, directory: pathlib.Path) -> Vendor:
     """Furnish the tree, and offer the FPGA: it takes one function."""
     furnish(kernel)
-    made = Vendor(folder)
+    made = Vendor(directory)
     made.configure('single')
     return made

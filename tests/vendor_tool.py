@@ -12,9 +12,9 @@ their sources have them:
   --base and xbmgmt2/OO_UpdateXclbin.cpp and xbutil2/SubCmdProgram.cpp for
   --user.
 
-The folder ``host`` beside the executables has the cards: ``cards`` names one
-PCI function per line, ``mode`` says what the tool does besides. An image is
-copied to ``in.ADDRESS``, and the arguments are added to ``calls``.
+The directory ``host`` beside the executables has the cards: ``cards`` names
+one PCI function per line, ``mode`` says what the tool does besides. An image
+is copied to ``in.ADDRESS``, and the arguments are added to ``calls``.
 """
 
 from __future__ import annotations

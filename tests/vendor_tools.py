@@ -21,14 +21,14 @@ BITSTREAM, MCS = 0, 12
 class Tools:
     """The tools and what the cards contain.
 
-    :param folder: an empty folder; the tools are in its folder bin
+    :param directory: an empty directory; the tools are in its directory bin
     """
 
-    def __init__(self, folder: pathlib.Path, *cards: str) -> None:
-        self.folder = folder
-        self.host = folder / 'host'
+    def __init__(self, directory: pathlib.Path, *cards: str) -> None:
+        self.directory = directory
+        self.host = directory / 'host'
         self.host.mkdir(parents=True)
-        (folder / 'bin').mkdir()
+        (directory / 'bin').mkdir()
         self.install(*TOOLS)
         (self.host / 'cards').write_text('\n'.join(cards))
         self.mode('ok')
@@ -44,7 +44,7 @@ class Tools:
             path.chmod(0o755)
 
     def path(self, name: str) -> pathlib.Path:
-        return self.folder / 'bin' / name
+        return self.directory / 'bin' / name
 
     def mode(self, mode: str) -> None:
         (self.host / 'mode').write_text(mode)

@@ -70,7 +70,7 @@ class Card:
                 },
             )
             self.kernel.bind(vf, 'nvidia')
-            (self.path / f'virtfn{number}').symlink_to(self._folder(vf))
+            (self.path / f'virtfn{number}').symlink_to(self._directory(vf))
         self.show()
 
     def reboot(self) -> None:
@@ -136,11 +136,11 @@ class Card:
         )
         monkeypatch.setattr(vgpu_config, 'PATH', str(path))
 
-    def _folder(self, vf: str) -> pathlib.Path:
+    def _directory(self, vf: str) -> pathlib.Path:
         return self.kernel.pci / 'devices' / vf
 
     def _file(self, vf: str, name: str) -> pathlib.Path:
-        return self._folder(vf) / 'nvidia' / name
+        return self._directory(vf) / 'nvidia' / name
 
 
 def _put(path: pathlib.Path, text: str) -> None:

@@ -65,8 +65,8 @@ def used(
             use := host_use.by_host(function, snapshot)
         ):
             return use
-    if place.folder is not None and place.subsystem in _OF_DISKS:
-        above = os.path.dirname(place.folder)
+    if place.directory is not None and place.subsystem in _OF_DISKS:
+        above = os.path.dirname(place.directory)
         if place.subsystem != 'nvme-generic':
             # The disk is beside .../0:0:0:0/scsi_generic/sg0, but beside
             # .../nvme-subsys0/ng0n1 itself.
@@ -90,18 +90,18 @@ def _block(
     )
     if mounted is not None:
         return refusals.MOUNTED.say(name=node.path, place=mounted)
-    if place.folder is None:
+    if place.directory is None:
         return None
     # The same one may be here twice, by another adapter.
-    folders = [place.folder, *snapshot.same_as(place.folder)]
+    directories = [place.directory, *snapshot.same_as(place.directory)]
     names = [
         name
-        for each in folders
-        for name, folder in snapshot.paths.items()
+        for each in directories
+        for name, directory in snapshot.paths.items()
         # The whole disk, its partitions, and the disk of a partition.
-        if folder == each
-        or folder.startswith(f'{each}/')
-        or folder == os.path.dirname(each)
+        if directory == each
+        or directory.startswith(f'{each}/')
+        or directory == os.path.dirname(each)
     ]
     for name in names:
         if (use := host_use.of_block(name, snapshot)) is not None:
@@ -111,7 +111,7 @@ def _block(
             return file_refusals.FILE_LOOP.say(name=name, file=file)
     if as_root:
         for name in open_files.exclusively_used(
-            map(os.path.basename, folders)
+            map(os.path.basename, directories)
         ):
             return refusals.OPEN_EXCLUSIVELY.say(name=name)
     return None

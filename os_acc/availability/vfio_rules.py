@@ -98,9 +98,9 @@ def lacks_interrupt_remapping() -> bool:
     if each of them can (drivers/iommu/intel/irq_remapping.c). Other IOMMUs do
     not show it: then the answer is False.
     """
-    folder = f'{sysfs.SYS}/class/iommu'
-    for name in sysfs.names(folder):
-        text = sysfs.read(f'{folder}/{name}/intel-iommu/ecap')
+    directory = f'{sysfs.SYS}/class/iommu'
+    for name in sysfs.names(directory):
+        text = sysfs.read(f'{directory}/{name}/intel-iommu/ecap')
         if text and not int(text, 16) & _INTERRUPT_REMAPPING:
             return True
     return False

@@ -62,15 +62,15 @@ def of_file(
 
 @contextlib.contextmanager
 def opened(
-    path: str, folders: Sequence[str], max_bytes: int
+    path: str, directories: Sequence[str], max_bytes: int
 ) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a bitstream that lies in one of the folders.
+    """Open a bitstream that lies in one of the directories.
 
     :param path: an absolute path
-    :param folders: the allowed folders; symbolic links are resolved
+    :param directories: the allowed directories; symbolic links are resolved
     :param max_bytes: the largest size that is accepted
     :returns: the real path, and the open file
-    :raises BitstreamError: if the file is in no allowed folder, is not a
+    :raises BitstreamError: if the file is in no allowed directory, is not a
         regular file, is too large, or cannot be opened
     """
 
@@ -81,7 +81,7 @@ def opened(
         raise refused('expected an absolute path without ..')
     try:
         real = os.path.realpath(path)
-        tops = [os.path.realpath(each) for each in folders]
+        tops = [os.path.realpath(each) for each in directories]
     except OSError as err:
         # Another user has exchanged a link on the way for a directory.
         raise refused(err.strerror or str(err)) from err
@@ -90,7 +90,7 @@ def opened(
         link = '' if real == os.path.normpath(path) else f' (it is {real})'
         raise refused(
             f'it is{link} in none of [os_acc_bitstreams] allowed_folders: '
-            + (', '.join(folders) or '(none)')
+            + (', '.join(directories) or '(none)')
         )
     try:
         fd = _open_below(top, os.path.relpath(real, top))
@@ -139,5 +139,5 @@ def _open_below(top: str, path: str) -> int | None:
         os.close(fd)
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(folder.rstrip('/') + '/')
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip('/') + '/')

@@ -24,14 +24,14 @@ OPTS = [
     cfg.ListOpt(
         'allowed_folders',
         default=[],
-        help='Folders in which bitstreams named by a path or a file URL must '
-        'be. The target of a symbolic link must be in one of them too.',
+        help='Directories in which bitstreams named by a path or a file URL '
+        'must be. The target of a symbolic link must be in one of them too.',
     ),
     cfg.StrOpt(
         'cache_path',
         default='',
         sample_default='<state_path>/bitstreams',
-        help='Folder of downloaded bitstreams. It must belong to the user '
+        help='Directory of downloaded bitstreams. It must belong to the user '
         'that runs os-acc and have mode 0700, or have mode 2770 and a group '
         'that this user is in.',
     ),
@@ -144,7 +144,7 @@ OPTS = [
 
 
 def cache_path(conf: cfg.ConfigOpts) -> str:
-    """The path of the cache's folder."""
+    """The path of the cache's directory."""
     chosen: str = conf[GROUP].cache_path
     return chosen or os.path.join(conf.os_acc.state_path, 'bitstreams')
 

@@ -71,7 +71,7 @@ class Reader:
     def _read(self, address: str) -> facts.Function | None:
         if not pci.is_address(address):
             return None
-        path = pci.folder(address)
+        path = pci.directory(address)
         if not os.path.isdir(path):
             return None
         # Links are enough: what is in its files may be unreadable.
@@ -225,8 +225,8 @@ def _names(block: nvme_of.Block) -> list[tuple[str, _Namespace]]:
         ]
         return [
             (file_place.of(device_file.parse(text, kind)).name, (wwn, whole))
-            for folder, kind, whole in files
-            if (text := sysfs.read(f'{folder}/dev')) is not None
+            for directory, kind, whole in files
+            if (text := sysfs.read(f'{directory}/dev')) is not None
         ]
 
     return _or([], read)

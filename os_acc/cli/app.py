@@ -143,9 +143,9 @@ class OSAccApp(app.App):
         )
         parser.add_argument(
             '--state-path',
-            metavar='FOLDER',
-            help='the folder of the journal (default: the option state_path '
-            'of the group [os_acc])',
+            metavar='DIR',
+            help='the directory of the journal (default: the option '
+            'state_path of the group [os_acc])',
         )
         return parser
 

@@ -48,7 +48,7 @@ class Apply(base.Command, listing.Listing):
         parser.add_argument(
             'path',
             metavar='PATH',
-            help='a file of JSON or YAML, or a folder of such files',
+            help='a file of JSON or YAML, or a directory of such files',
         )
         parser.add_argument(
             '--check',
@@ -107,7 +107,7 @@ class Apply(base.Command, listing.Listing):
         ]
 
     def _offer(self, document: documents.Document) -> list[objects.ApplyStep]:
-        """Do root's part, and go on as the user of the journal's folder."""
+        """Do root's part, and go on as the user of the journal's directory."""
         path = opts.value(os_acc.CONF, 'state_path')
         if not sharing.belongs_to_another(path):
             return []

@@ -61,7 +61,7 @@ class Command(command.Command):
 
     :ivar unfinished: True: the command has done its work, but something is
         left undone; the exit code is then DIFFERS
-    :cvar creates: whether it may create the journal. Then the folder that
+    :cvar creates: whether it may create the journal. Then the directory that
         --state-path names must exist, because it may be mistyped
     :cvar configured: whether it looks for devices, so that the whole
         configuration must be in order. Other commands work without it
@@ -132,8 +132,8 @@ class Command(command.Command):
                 subject='os-acc',
                 field='--state-path',
                 value=path,
-                expected='a folder that exists; os-acc makes only that of the '
-                'option state_path',
+                expected='a directory that exists; os-acc makes only that of '
+                'the option state_path',
             )
 
     def say(self, text: str) -> None:

@@ -171,8 +171,8 @@ def _configure(values: dict[str, list[str]]) -> None:
     if paths := values.get(_CONFIG_FILE):
         arguments = [part for path in paths for part in (_CONFIG_FILE, path)]
         os_acc.CONF(arguments, project='os-acc')
-    if folders := values.get(_STATE_PATH):
-        os_acc.CONF.set_override('state_path', folders[-1], 'os_acc')
+    if directories := values.get(_STATE_PATH):
+        os_acc.CONF.set_override('state_path', directories[-1], 'os_acc')
 
 
 def _one_line(text: str) -> str:

@@ -37,8 +37,8 @@ class Demo(base.Command):
     announces = False
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        with tempfile.TemporaryDirectory(prefix='os-acc-demo-') as folder:
-            self._start(folder)
+        with tempfile.TemporaryDirectory(prefix='os-acc-demo-') as directory:
+            self._start(directory)
             first = self._instance('web-1')
             self._plug(first)
             self._fail()
@@ -47,9 +47,9 @@ class Demo(base.Command):
     def _say(self, text: str = '') -> None:
         self.out(text)
 
-    def _start(self, folder: str) -> None:
+    def _start(self, directory: str) -> None:
         conf = os_acc.CONF
-        conf.set_override('state_path', folder, 'os_acc')
+        conf.set_override('state_path', directory, 'os_acc')
         conf.set_override('lock_path', '', 'os_acc')
         conf.set_override('plugin', 'libvirt', 'os_acc')
         # Offer no device of this host.
@@ -61,7 +61,9 @@ class Demo(base.Command):
         conf.set_override('discover', True, 'os_acc_fake')
         conf.set_override('fail', [], 'os_acc_fake')
         conf.set_override('delays', DELAYS, 'os_acc_fake')
-        self._say(f'== A host with three fake devices; journal in {folder}\n')
+        self._say(
+            f'== A host with three fake devices; journal in {directory}\n'
+        )
         for device in self._devices():
             self._say(
                 f'   {device.address:6} {device.resource_class:17} '

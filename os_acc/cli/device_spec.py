@@ -72,13 +72,13 @@ class _Change(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         name = _device(parsed_args.address)
-        folder = os_acc.CONF.os_acc.device_spec_dir
-        if not folder:
+        directory = os_acc.CONF.os_acc.device_spec_dir
+        if not directory:
             raise exception.InvalidRequest(
                 subject='configuration',
                 field='[os_acc] device_spec_dir',
-                value=folder,
-                expected='a folder',
+                value=directory,
+                expected='a directory',
             )
         # Refuse to build upon files that cannot be read or trusted, and a
         # name that an entry cannot say, before anything is changed.
@@ -86,7 +86,7 @@ class _Change(base.Command):
         changing.check_names({_key(name): name}, name)
         # A path has slashes, and a name of a device has none.
         file = name.removeprefix('/').replace('/', '+')
-        self._change(name, changing.path_of(folder, file))
+        self._change(name, changing.path_of(directory, file))
 
     def _change(self, name: str, path: str) -> None:
         raise NotImplementedError
@@ -146,7 +146,7 @@ class DeviceAllow(_Change):
 
 
 class DeviceDeny(_Change):
-    """Offer a device no more from now on. Run it as root.
+    """Stop offering a device. Run it as root.
 
     It writes a file into device_spec_dir that counts before all other entries.
     An instance that has the device keeps it until it is unplugged. Services
@@ -213,11 +213,13 @@ class DeviceDeny(_Change):
 
 def _is_there(other: holder.Holder) -> bool:
     """Whether the journal that a note names still has the VAN."""
-    folder = os.path.dirname(other.path)
-    if not os.path.isfile(other.path) or other.path != path_in(folder):
+    directory = os.path.dirname(other.path)
+    if not os.path.isfile(other.path) or other.path != path_in(directory):
         return False
     try:
-        with contextlib.closing(Journal(folder, 1.0, read_only=True)) as found:
+        with contextlib.closing(
+            Journal(directory, 1.0, read_only=True)
+        ) as found:
             return found.identity() == other.journal and any(
                 each.van_uuid == other.van for each in found.handles()
             )

@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceFree(base.Command):
-    """Give out a device again that is reserved or unhealthy.
+    """Return a reserved or unhealthy device to service.
 
     A device is reserved after its one-time use, and unhealthy after it has
     failed. Check an unhealthy device first: os-acc does not test it. A device

@@ -37,7 +37,7 @@ _INSTANCE = (
 
 
 class Plug(answers.Command, listing.Listing):
-    """Plug the accelerators of an instance: all of them, or none."""
+    """Plug the accelerators of an instance, all or nothing."""
 
     configured = True
 

@@ -97,7 +97,7 @@ class Metrics(base.Command):
 
 
 def _check_output(path: str) -> None:
-    """Refuse a device, a pipe and a folder: a file must not replace them.
+    """Refuse a device, a pipe and a directory: a file must not replace them.
 
     :raises InvalidRequest: if the path is one of these
     """

@@ -20,7 +20,8 @@ from os_acc.cli import output_files
 #: The name of the driver in the files of the skeleton.
 _NAME = 'acme'
 
-# Each file of the skeleton, and its place in the folder of the distribution.
+# Each file of the skeleton, and its place in the directory of the
+# distribution.
 _FILES = {
     'pyproject.toml': 'pyproject.toml',
     'README.rst': 'README.rst',
@@ -51,9 +52,9 @@ class NewDriver(base.Command):
         )
         parser.add_argument(
             '--directory',
-            metavar='FOLDER',
+            metavar='DIR',
             default='.',
-            help='where the folder os-acc-NAME is made (default: here)',
+            help='where the directory os-acc-NAME is made (default: here)',
         )
         return parser
 
@@ -67,40 +68,40 @@ class NewDriver(base.Command):
             _renamed(place, name): _renamed(_text(file), name)
             for file, place in _FILES.items()
         }
-        folder = os.path.join(
+        directory = os.path.join(
             parsed_args.directory, f'os-acc-{name.replace("_", "-")}'
         )
         try:
-            os.mkdir(folder)
-            _write(folder, files)
+            os.mkdir(directory)
+            _write(directory, files)
         except OSError as err:
             raise output_files.error(
                 'new-driver',
-                'folder',
-                folder,
-                'a new folder, in a folder where files can be written',
+                'directory',
+                directory,
+                'a new directory, in a directory where files can be written',
                 err,
             ) from err
         for place in files:
-            self.app.stdout.write(f'{os.path.join(folder, place)}\n')
+            self.app.stdout.write(f'{os.path.join(directory, place)}\n')
         self.say(
-            f'Next: cd {shlex.quote(folder)}; pip install --editable '
+            f'Next: cd {shlex.quote(directory)}; pip install --editable '
             "'.[test]'; python -m pytest. README.rst says what an operator "
             'does'
         )
         return 0
 
 
-def _write(folder: str, files: Mapping[str, str]) -> None:
-    """Write the files into a new folder. After an error, remove it."""
+def _write(directory: str, files: Mapping[str, str]) -> None:
+    """Write the files into a new directory. After an error, remove it."""
     try:
         for place, text in files.items():
-            path = os.path.join(folder, place)
+            path = os.path.join(directory, place)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, 'x', encoding='utf-8') as file:
                 file.write(text)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         raise
 
 

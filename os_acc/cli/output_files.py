@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Errors of a command that cannot write a file or folder."""
+"""Errors of a command that cannot write a file or directory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NOT_THE_NAME = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def error(
     subject: str, field: str, path: str, expected: str, err: OSError
 ) -> Exception:
-    """Return the error to raise if a file or folder cannot be written.
+    """Return the error to raise if a file or directory cannot be written.
 
     :param subject: the command
     :param field: the argument that names the file
-    :param expected: which file or folder the argument should name
+    :param expected: which file or directory the argument should name
     :param err: the error of the kernel
     :returns: an OSError with the path if the disk is full or broken; else an
         InvalidRequest, because another path is needed

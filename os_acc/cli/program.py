@@ -12,7 +12,7 @@ from os_acc.cli import names
 
 
 class DeviceProgram(base.Command):
-    """Program a function into a device that does not hold it yet."""
+    """Program a function into a device if it is not already loaded."""
 
     configured = True
 

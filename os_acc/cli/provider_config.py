@@ -23,7 +23,7 @@ class ProviderConfig(base.Command):
     """Print the provider.yaml by which Nova offers the devices.
 
     Flavors can then request the devices without Cyborg. With --install, the
-    file is written into the folder that nova-compute reads when it starts.
+    file is written into the directory that nova-compute reads when it starts.
     Standard error says which devices and traits are left out, and why.
     """
 
@@ -39,10 +39,10 @@ class ProviderConfig(base.Command):
         )
         parser.add_argument(
             '--directory',
-            metavar='FOLDER',
-            help='the folder of the file (default: the option '
+            metavar='DIR',
+            help='the directory of the file (default: the option '
             'provider_config_location of the group [compute] of nova.conf, '
-            f'which is {provider_config.FOLDER} unless it is set)',
+            f'which is {provider_config.DIRECTORY} unless it is set)',
         )
         parser.add_argument(
             '--resource-class',
@@ -93,14 +93,14 @@ class ProviderConfig(base.Command):
         offer: inventory.Offer,
         used: set[str],
     ) -> None:
-        folder = parsed_args.directory or _folder()
-        for text in provider_config.others(folder):
+        directory = parsed_args.directory or _directory()
+        for text in provider_config.others(directory):
             self.say(text)
         written = provider_config.install(
-            folder, offer, used, parsed_args.force
+            directory, offer, used, parsed_args.force
         )
         self.app.stdout.write(
-            f'{folder.rstrip("/")}/{provider_config.FILE}: '
+            f'{directory.rstrip("/")}/{provider_config.FILE}: '
             + (
                 'written. nova-compute reads it only when it starts: restart '
                 'it\n'
@@ -125,14 +125,16 @@ def _unusable(host: host_module.Host, name: str) -> str | None:
     return None
 
 
-def _folder() -> str:
+def _directory() -> str:
     """Nova's option [compute] provider_config_location.
 
     It is registered here, because this process does not import Nova.
     """
     os_acc.CONF.register_opt(
-        cfg.StrOpt('provider_config_location', default=provider_config.FOLDER),
+        cfg.StrOpt(
+            'provider_config_location', default=provider_config.DIRECTORY
+        ),
         group='compute',
     )
-    folder: str = os_acc.CONF.compute.provider_config_location
-    return folder
+    directory: str = os_acc.CONF.compute.provider_config_location
+    return directory

@@ -50,15 +50,15 @@ class Ticket:
     serve it too: it asks for the same resource class and for no trait that
     this one does not ask for, or it names the same handle.
 
-    :param folder: the lock directory
+    :param directory: the lock directory
     :param requests: what the command asks for
     :raises JournalError: if the lock directory cannot be used
     """
 
     def __init__(
-        self, folder: str, requests: Sequence[objects.AcceleratorRequest]
+        self, directory: str, requests: Sequence[objects.AcceleratorRequest]
     ) -> None:
-        self._folder = os.path.realpath(folder)
+        self._directory = os.path.realpath(directory)
         self._wants = [
             (each.handle.identity, [])
             if each.handle is not None
@@ -66,8 +66,8 @@ class Ticket:
             for each in requests
         ]
         try:
-            state_files.make_folder(self._folder)
-            self._fd, new = state_files.new_file(self._folder)
+            state_files.make_directory(self._directory)
+            self._fd, new = state_files.new_file(self._directory)
             try:
                 # Locked and filled before it has its name: nobody takes it
                 # for one that was left behind.
@@ -172,24 +172,25 @@ class Ticket:
         os.ftruncate(self._fd, len(text))
 
     def _tickets(self) -> Iterator[tuple[int, str]]:
-        for name in os.listdir(self._folder):
+        for name in os.listdir(self._directory):
             if (found := _NAME.fullmatch(name)) is not None:
-                yield int(found[1]), os.path.join(self._folder, name)
+                yield int(found[1]), os.path.join(self._directory, name)
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._folder, f'os-acc-waiter-{number}')
+        return os.path.join(self._directory, f'os-acc-waiter-{number}')
 
     def _unusable(self, err: OSError) -> exception.JournalError:
-        hint = sharing.hint(self._folder, err.filename or self._folder)
+        hint = sharing.hint(self._directory, err.filename or self._directory)
         return exception.JournalError(
-            path=self._folder, reason=f'cannot use lock directory: {err}{hint}'
+            path=self._directory,
+            reason=f'cannot use lock directory: {err}{hint}',
         )
 
 
 class Queue:
     """Gives a command its turns. It joins the queue when that is needed.
 
-    :param folder: the lock directory. A command that does not wait yet does
+    :param directory: the lock directory. A command that does not wait yet does
         not make it: the path may be mistyped
     :param requests: what the command asks for; empty: it waits for no device,
         and it is always its turn
@@ -198,11 +199,11 @@ class Queue:
 
     def __init__(
         self,
-        folder: str,
+        directory: str,
         requests: Sequence[objects.AcceleratorRequest],
         deadline: float,
     ) -> None:
-        self._folder, self._requests = folder, requests
+        self._directory, self._requests = directory, requests
         self._deadline = deadline
         self._ticket: Ticket | None = None
 
@@ -217,8 +218,8 @@ class Queue:
         :returns: False: the deadline has passed, and it is not its turn
         """
         needed = self._ticket is None and bool(self._requests)
-        if needed and (make or os.path.isdir(self._folder)):
-            self._ticket = Ticket(self._folder, self._requests)
+        if needed and (make or os.path.isdir(self._directory)):
+            self._ticket = Ticket(self._directory, self._requests)
         if self._ticket is None:
             yield True
             return

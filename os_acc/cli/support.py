@@ -22,7 +22,7 @@ from os_acc.cli import bundle
 from os_acc.cli import output_files
 
 _EXPECTED = 'a new file that can be written'
-_FOLDER = 'os-acc-support'
+_DIRECTORY = 'os-acc-support'
 
 
 class Support(base.Command):
@@ -109,7 +109,7 @@ def _write(file: IO[bytes], parts: dict[str, Any]) -> None:
     with tarfile.open(fileobj=file, mode='w:gz') as archive:
         for name, part in parts.items():
             text = json.dumps(part, indent=2, default=str) + '\n'
-            member = tarfile.TarInfo(f'{_FOLDER}/{name}.json')
+            member = tarfile.TarInfo(f'{_DIRECTORY}/{name}.json')
             content = text.encode('utf-8', 'backslashreplace')
             member.size, member.mode = len(content), 0o600
             member.mtime = int(time.time())

@@ -16,8 +16,8 @@ from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 
-# What every user of VFIO opens besides its device: the file and its folder in
-# /sys/class/misc (drivers/vfio/container.c, drivers/iommu/iommufd/main.c).
+# What every user of VFIO opens besides its device: the file and its directory
+# in /sys/class/misc (drivers/vfio/container.c, drivers/iommu/iommufd/main.c).
 _CONTAINER = ('vfio/vfio', 'vfio')
 _IOMMUFD = ('iommu', 'iommu')
 
@@ -62,7 +62,7 @@ def _of_mdev(uuid: str, iommufd: bool) -> list[container_spec.Node]:
         raise exception.DeviceNotFound(
             wanted=f'mdev {uuid}', reason='this host has none'
         )
-    return _of_vfio(mdev.folder(uuid), f'mdev {uuid}', iommufd)
+    return _of_vfio(mdev.directory(uuid), f'mdev {uuid}', iommufd)
 
 
 def _of_vfio(
@@ -70,7 +70,7 @@ def _of_vfio(
 ) -> list[container_spec.Node]:
     """The files of VFIO for a device.
 
-    :param path: its folder in sysfs
+    :param path: its directory in sysfs
     """
     by_group, by_device = vfio.group_nodes(path), vfio.device_nodes(path)
     if by_device and (iommufd or not by_group):
@@ -84,9 +84,9 @@ def _of_vfio(
             reason=f'there is no VFIO file {wanted}, because the kernel or '
             'its driver has none',
         )
-    name, folder = common
+    name, directory = common
     shared = device_file.read(
-        f'{sysfs.DEV}/{name}', f'{sysfs.SYS}/class/misc/{folder}'
+        f'{sysfs.DEV}/{name}', f'{sysfs.SYS}/class/misc/{directory}'
     )
     if shared is None:
         raise exception.DeviceError(
@@ -123,14 +123,14 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
     """
     path = device_files.resolve(link)
     name = os.path.basename(path or '')
-    folder = f'{sysfs.SYS}/class/block/{name}'
-    file = device_file.read(f'{sysfs.DEV}/{name}', folder, 'b')
+    directory = f'{sysfs.SYS}/class/block/{name}'
+    file = device_file.read(f'{sysfs.DEV}/{name}', directory, 'b')
     if path is None or file is None:
         raise exception.DeviceNotFound(
             wanted=f'block device {link}',
             reason='this host has no such block device now',
         )
-    wwn = sysfs.read(f'{folder}/wwid')
+    wwn = sysfs.read(f'{directory}/wwid')
     if path != device_files.shown(file.path) or wwn != wanted:
         raise exception.DeviceError(
             device=f'block device {link}',

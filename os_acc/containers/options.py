@@ -47,11 +47,11 @@ class _Text(types.String):
 OPTS = (
     cfg.Opt(
         'spec_dir',
-        type=_Text(_PATH, 'the absolute path of a folder'),
+        type=_Text(_PATH, 'the absolute path of a directory'),
         default='/var/run/cdi',
-        help='Folder of the CDI specs that os-acc writes, one for each '
+        help='Directory of the CDI specs that os-acc writes, one for each '
         'accelerator. It must be one that the container runtimes of this host '
-        'read. It is made if it does not exist; the folders above it must '
+        'read. It is made if it does not exist; the directories above it must '
         'exist. Only root may be able to write in it. It should be on a '
         'tmpfs: elsewhere, specs with the device numbers of the last boot are '
         'there until os-acc recover has run.',

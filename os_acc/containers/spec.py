@@ -15,7 +15,7 @@ from typing import Any
 from os_acc.kernel import device_file
 from os_acc.spec import edits as spec_edits
 
-#: What a runtime reads in its folders of specs: scanSpecDirs() in
+#: What a runtime reads in its directories of specs: scanSpecDirs() in
 #: pkg/cdi/spec-dirs.go.
 SUFFIXES = ('.json', '.yaml')
 

@@ -92,7 +92,7 @@ class _Scan:
         self._by_number = {node.number: node.path for node in nodes}
         # Process 1 is the host's, also if this process is in a container.
         self._hosts = (
-            _identity(f'{sysfs.PROC}/1/root{device_files.FOLDER}'),
+            _identity(f'{sysfs.PROC}/1/root{device_files.DIRECTORY}'),
             _identity(sysfs.DEV),
         )
         self._pid_namespace = _pid_namespace(f'{sysfs.PROC}/self')
@@ -171,19 +171,19 @@ class _Scan:
     def _shown(self, task: str) -> str | None:
         """The path of one of the devices in the /dev that a task sees."""
         root = f'{task}/root'
-        folder = _identity(root + device_files.FOLDER)
-        if folder in self._hosts:
+        directory = _identity(root + device_files.DIRECTORY)
+        if directory in self._hosts:
             return None
-        if folder not in self._known:
-            self._known[folder] = _has(root, self._nodes)
-        return self._known[folder]
+        if directory not in self._known:
+            self._known[directory] = _has(root, self._nodes)
+        return self._known[directory]
 
     def _has_hosts_dev(self, tasks: list[str]) -> bool:
         return any(map(self._sees_hosts_dev, tasks))
 
     def _sees_hosts_dev(self, task: str) -> bool:
-        folder = _identity(f'{task}/root{device_files.FOLDER}')
-        return folder is not None and folder in self._hosts
+        directory = _identity(f'{task}/root{device_files.DIRECTORY}')
+        return directory is not None and directory in self._hosts
 
     def _is_of_host(self, task: str) -> bool:
         return self._sees_hosts_dev(task) and _pid_namespace(task) in (
@@ -218,10 +218,12 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
         ):
             return node.path
     numbers = {node.number for node in nodes}
-    for above, folders, files in os.walk(root + device_files.FOLDER):
+    for above, directories, files in os.walk(root + device_files.DIRECTORY):
         # A file system of the container need not answer.
-        folders[:] = [
-            each for each in folders if not os.path.ismount(f'{above}/{each}')
+        directories[:] = [
+            each
+            for each in directories
+            if not os.path.ismount(f'{above}/{each}')
         ]
         for each in files:
             path = f'{above}/{each}'
@@ -231,7 +233,7 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
 
 
 def _below_link(root: str, path: str) -> bool:
-    """Whether a folder of a path is a link."""
+    """Whether a directory of a path is a link."""
     above = os.path.dirname(path)
     while above != '/':
         if os.path.islink(root + above):
@@ -241,12 +243,12 @@ def _below_link(root: str, path: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """What tells a folder from others; None if it does not exist."""
+    """What tells a directory from others; None if it does not exist."""
     try:
         found = os.lstat(path)
     except OSError:
-        # The process has ended; its root folder has no /dev; or that is on a
-        # file system in user space, which not even root may look into.
+        # The process has ended; its root directory has no /dev; or that is on
+        # a file system in user space, which not even root may look into.
         return None
     return (
         (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None

@@ -181,7 +181,7 @@ class Reporter:
 def arq_vans(state_path: str, timeout: float) -> set[str]:
     """Read the UUIDs of the VANs that were plugged for an ARQ.
 
-    :param state_path: the folder of the journal
+    :param state_path: the directory of the journal
     :param timeout: seconds to wait for another user of the journal
     :raises JournalError: if the journal cannot be read
     """

@@ -89,7 +89,7 @@ def schema() -> dict[str, Any]:
 
 
 def from_files(path: str) -> Document:
-    """Read a file, or the files of a folder in the order of their names.
+    """Read a file, or the files of a directory in the order of their names.
 
     :param path: of JSON or YAML, by the end of the name
     :raises InvalidRequest: if one is wrong; the error names file, line and key

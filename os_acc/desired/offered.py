@@ -36,20 +36,20 @@ def find(
     conf: cfg.ConfigOpts, document: documents.Document
 ) -> Iterator[steps.Step]:
     """The step that writes the file; none if device_spec says the same."""
-    folder = conf.os_acc.device_spec_dir
-    path = os.path.join(folder, _NAME) if folder else ''
-    now = _read(spec_files.read(path)) if folder else []
+    directory = conf.os_acc.device_spec_dir
+    path = os.path.join(directory, _NAME) if directory else ''
+    now = _read(spec_files.read(path)) if directory else []
     wanted = document.offered
     if now == wanted or _say_the_same(conf, document):
         if now:
             yield steps.Step(PART, path, _lines(now), _lines(now))
         return
-    if not folder:
+    if not directory:
         raise exception.InvalidRequest(
             subject='configuration',
             field='[os_acc] device_spec_dir',
-            value=folder,
-            expected='a folder, because the document has offered',
+            value=directory,
+            expected='a directory, because the document has offered',
         )
 
     def act() -> None:

@@ -51,7 +51,7 @@ def findings() -> Iterator[finding.Finding]:
     else:
         yield _users(context.check_users)
     try:
-        context.check_folder()
+        context.check_directory()
     except exception.ExceptionBase as err:
         yield finding.Finding(
             'record of the privsep daemon',

@@ -38,7 +38,7 @@ def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
             finding.WARNING,
             f'user id {owner}, which owns {conf.os_acc.state_path}, has no '
             'name on this host',
-            'give the folder to the user of the service',
+            'give the directory to the user of the service',
         )
         return
     subject = f'privsep daemon of user {user.pw_name}'

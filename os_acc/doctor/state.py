@@ -45,7 +45,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             subject(host),
             finding.ERROR,
             str(err),
-            'do what the error says; if it says nothing, check the folder '
+            'do what the error says; if it says nothing, check the directory '
             'and the free space on its disk',
         )
         return
@@ -131,7 +131,7 @@ def _without_journal(host: host_module.Host) -> finding.Finding:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
-        problem = f'{path} is not a folder'
+        problem = f'{path} is not a directory'
     elif not os.access(path, os.W_OK | os.X_OK):
         problem = f'user id {os.geteuid()} may not write in {path}'
     else:
@@ -140,6 +140,6 @@ def _without_journal(host: host_module.Host) -> finding.Finding:
         subject(host),
         finding.ERROR,
         f'{text}, and it cannot be created: {problem}',
-        'create the folder and give it to the user of the service, or set '
+        'create the directory and give it to the user of the service, or set '
         '[os_acc] state_path',
     )

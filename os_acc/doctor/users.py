@@ -23,21 +23,24 @@ SUBJECT = 'users of the state path'
 
 def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
     """Say whether the state path is shared, and what keeps its users out."""
-    folder = conf.os_acc.state_path
+    directory = conf.os_acc.state_path
     try:
-        found = os.stat(folder)
+        found = os.stat(directory)
     except FileNotFoundError:
         return
     except PermissionError:
         yield finding.Finding(
-            SUBJECT, finding.ERROR, sharing.unreachable(folder), sharing.PAGE
+            SUBJECT,
+            finding.ERROR,
+            sharing.unreachable(directory),
+            sharing.PAGE,
         )
         return
     if not state_files.is_shared(found):
-        yield _private(folder, found)
+        yield _private(directory, found)
     elif not state_files.is_member(found.st_gid):
         yield finding.Finding(
-            SUBJECT, finding.ERROR, sharing.refusal(folder), sharing.PAGE
+            SUBJECT, finding.ERROR, sharing.refusal(directory), sharing.PAGE
         )
     else:
         yield finding.Finding(
@@ -50,7 +53,7 @@ def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
             yield from _closed(path, found.st_gid)
 
 
-def _private(folder: str, found: os.stat_result) -> finding.Finding:
+def _private(directory: str, found: os.stat_result) -> finding.Finding:
     mode = stat.S_IMODE(found.st_mode)
     text = (
         f'only {state_files.user(found.st_uid)} can use it: its mode is '
@@ -61,18 +64,19 @@ def _private(folder: str, found: os.stat_result) -> finding.Finding:
     return finding.Finding(
         SUBJECT,
         finding.WARNING,
-        f'{text}. Its group can write to it, but os-acc shares a folder with '
+        f'{text}. Its group can write to it, but os-acc shares a directory '
+        f'with '
         'its group only if the mode is 2770',
-        f'run as root: chmod 2770 {folder}; or, if only one user needs it: '
-        f'chmod 0700 {folder}',
+        f'run as root: chmod 2770 {directory}; or, if only one user needs it: '
+        f'chmod 0700 {directory}',
     )
 
 
 def _made(conf: cfg.ConfigOpts) -> Iterator[str]:
     """Name what os-acc has made: the journal, the locks and the cache."""
-    folder = conf.os_acc.state_path
+    directory = conf.os_acc.state_path
     yield from sorted(
-        glob.glob(glob.escape(journal_file.path_in(folder)) + '*')
+        glob.glob(glob.escape(journal_file.path_in(directory)) + '*')
     )
     for place in (opts.lock_path(conf), bitstream_opts.cache_path(conf)):
         yield os.path.realpath(place)
@@ -80,18 +84,18 @@ def _made(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 def _closed(path: str, gid: int) -> Iterator[finding.Finding]:
-    """Report a file or folder that not all users of the group can use."""
+    """Report a file or directory that not all users of the group can use."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return
-    folder = stat.S_ISDIR(found.st_mode)
+    directory = stat.S_ISDIR(found.st_mode)
     mode = stat.S_IMODE(found.st_mode)
-    needed = state_files.mode_in(gid, folder)
+    needed = state_files.mode_in(gid, directory)
     if (
-        (folder or stat.S_ISREG(found.st_mode))
+        (directory or stat.S_ISREG(found.st_mode))
         and found.st_gid == gid
-        # Nobody else may write, not even if the folder keeps others out.
+        # Nobody else may write, not even if the directory keeps others out.
         and mode & (needed | stat.S_IWOTH) == needed
     ) or state_files.NEW in path:
         return

@@ -36,7 +36,7 @@ class Connections:
     compared with the one that was opened. If another journal has been put in
     its place, the new file is checked and used from then on.
 
-    :param state_path: the journal's folder
+    :param state_path: the journal's directory
     :param timeout: seconds to wait for another process
     """
 

@@ -66,15 +66,17 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def _make_shm(path: str) -> None:
-    """Make the file for sqlite's shared memory, if the folder is shared.
+    """Make the file for sqlite's shared memory, if the directory is shared.
 
     sqlite makes it with the mode of the journal less the umask, and corrects
     the mode a moment later (os_unix.c, robust_open). If another user opens the
     file in between, all connections of that process can only read.
     """
     with contextlib.suppress(OSError):
-        folder = os.path.dirname(path)
-        if state_files.group_of(folder) is not None and os.path.exists(path):
+        directory = os.path.dirname(path)
+        if state_files.group_of(directory) is not None and os.path.exists(
+            path
+        ):
             state_files.make_file(f'{path}-shm')
 
 
@@ -120,8 +122,8 @@ def until_free(
 ) -> _R:
     """Call act again until no lock of another connection stops it.
 
-    In a shared folder it also waits a moment if this process has found files
-    of sqlite before another process has set their mode: see _make_shm().
+    In a shared directory it also waits a moment if this process has found
+    files of sqlite before another process has set their mode: see _make_shm().
 
     :param timeout: seconds
     :param since: when they began, of time.monotonic(); None: now
@@ -180,23 +182,23 @@ def hint(path: str) -> str:
 
     :returns: a sentence to append to the error; empty if neither applies
     """
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     with contextlib.suppress(OSError):
-        if text := sharing.hint(folder, path, f'{path}-wal', f'{path}-shm'):
+        if text := sharing.hint(directory, path, f'{path}-wal', f'{path}-shm'):
             return text
-        if why := full(folder):
+        if why := full(directory):
             return f'. {why[0].upper()}{why[1:]}'
     return ''
 
 
-def full(folder: str) -> str | None:
-    """Say that the disk of a folder is full; None if it is not.
+def full(directory: str) -> str | None:
+    """Say that the disk of a directory is full; None if it is not.
 
     :raises OSError: if it cannot be examined
     """
-    disk = os.statvfs(folder)
+    disk = os.statvfs(directory)
     if disk.f_bavail * disk.f_frsize < _LITTLE:
-        return f'the disk of {folder} is full'
+        return f'the disk of {directory} is full'
     return None
 
 

@@ -73,14 +73,14 @@ class Rebuilt(NamedTuple):
 
 
 def path_in(state_path: str) -> str:
-    """Return the path of the journal's file in its folder."""
+    """Return the path of the journal's file in its directory."""
     return os.path.join(state_path, NAME)
 
 
 def prepare(state_path: str, timeout: float, create: bool) -> None:
     """Check that there is an undamaged journal.
 
-    :param state_path: the journal's folder
+    :param state_path: the journal's directory
     :param timeout: seconds to wait for another writer
     :param create: True: also create or migrate the journal, set its mode (see
         state_files), and set a damaged one aside; False: change nothing
@@ -199,16 +199,17 @@ def _create(
     :param fill: inserts rows before the file is linked
     """
     _refuse_leftovers(path)
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     try:
-        state_files.make_folder(folder)
+        state_files.make_directory(directory)
         # sqlite's own files beside it get the same mode.
-        fd, new = state_files.new_file(folder, NAME + state_files.NEW)
+        fd, new = state_files.new_file(directory, NAME + state_files.NEW)
     except OSError as err:
         raise database.error(
             path,
-            f'cannot create it: {err}{sharing.hint(folder)}. Create the '
-            f'folder and give it to user id {os.geteuid()}, or set [os_acc] '
+            f'cannot create it: {err}{sharing.hint(directory)}. Create the '
+            f'directory and give it to user id {os.geteuid()}, or set '
+            f'[os_acc] '
             'state_path',
         ) from err
     os.close(fd)
@@ -221,9 +222,9 @@ def _create(
         with contextlib.suppress(FileExistsError):
             # If another process was faster, use its file.
             os.link(new, path)
-        folder_fd = os.open(folder, os.O_RDONLY)
-        os.fsync(folder_fd)
-        os.close(folder_fd)
+        directory_fd = os.open(directory, os.O_RDONLY)
+        os.fsync(directory_fd)
+        os.close(directory_fd)
     except (OSError, sqlite3.Error) as err:
         raise _cannot('create', path, err) from err
     finally:

@@ -29,7 +29,7 @@ class Store:
     It may be used from many threads (native or green) and across forks: each
     process opens its own connections when it needs them.
 
-    :param state_path: the journal's folder
+    :param state_path: the journal's directory
     :param timeout: seconds to wait for another writer
     :param read_only: True: never change the rows or the file, and open the
         file only when something is read; while there is no file, the journal

@@ -38,7 +38,7 @@ def fatal(address: str) -> Fatal | None:
     :returns: None if the kernel does not count them: the function has no AER,
         or the firmware handles the errors
     """
-    path = pci.folder(address)
+    path = pci.directory(address)
     text = sysfs.read(f'{path}/aer_dev_fatal')
     for line in (text or '').splitlines():
         name, _, number = line.partition(' ')

@@ -38,10 +38,10 @@ _MODALIAS = re.compile(
 )
 
 # Files with the serial number of a card, by the name of what shows them. XRT's
-# drivers, xclmgmt and xocl, make folders such as xmc.m.1 below the function.
-# The MAC address of a card with an Intel MAX 10 is unique: mac_address in
-# Documentation/ABI/testing/sysfs-driver-intel-m10-bmc. OPAE looks for it in
-# the same places.
+# drivers, xclmgmt and xocl, make directories such as xmc.m.1 below the
+# function. The MAC address of a card with an Intel MAX 10 is unique:
+# mac_address in Documentation/ABI/testing/sysfs-driver-intel-m10-bmc. OPAE
+# looks for it in the same places.
 _SERIALS = (
     ('xrt', 'xmc.', ('xmc.*/serial_num',)),
     ('xrt', 'hwmon_sdm.', ('hwmon_sdm.*/serial_num',)),
@@ -231,7 +231,9 @@ def _elsewhere(function: pci.Function) -> Iterator[pci.Function]:
         if address.startswith(slot):
             continue
         # Most functions of a host are others: read one file of those.
-        text = _MODALIAS.match(_text(f'{pci.folder(address)}/modalias') or '')
+        text = _MODALIAS.match(
+            _text(f'{pci.directory(address)}/modalias') or ''
+        )
         if text is None or (text[1], text[4]) != wanted:
             continue
         found = pci.find(address)
@@ -257,9 +259,9 @@ def _texts(
 ) -> Iterator[str]:
     """Read the files that functions have.
 
-    :param entry: how the name in the function's folder begins. If there is
+    :param entry: how the name in the function's directory begins. If there is
         none, nothing is read
-    :param pattern: a glob below the function's folder
+    :param pattern: a glob below the function's directory
     """
     for function in functions:
         if any(name.startswith(entry) for name in function.entries):

@@ -19,12 +19,12 @@ def root(module: str, name: str) -> str:
     :param module: the kernel module that makes the directory
     :raises OSError: if the module is loaded and the directory is not here
     """
-    folder = f'{sysfs.SYS}/kernel/config/{name}'
+    directory = f'{sysfs.SYS}/kernel/config/{name}'
     loaded = os.path.isdir(f'{sysfs.SYS}/module/{module}')
-    if loaded and not os.path.isdir(folder):
+    if loaded and not os.path.isdir(directory):
         raise OSError(
             errno.ENOENT,
             f'the kernel has {module}, and configfs is not mounted here',
-            folder,
+            directory,
         )
-    return folder
+    return directory

@@ -60,15 +60,16 @@ class DeviceFile:
     number: Number
 
 
-def read(path: str, folder: str, kind: str = 'c') -> DeviceFile | None:
+def read(path: str, directory: str, kind: str = 'c') -> DeviceFile | None:
     """Read the number of a device file from sysfs.
 
     :param path: the path of the device file; it need not exist in this /dev
-    :param folder: the device's folder in sysfs, which contains the file dev
+    :param directory: the device's directory in sysfs, which contains the file
+        dev
     :param kind: as Number.kind
     :returns: None if the device is gone
     """
-    text = sysfs.read(f'{folder}/dev')
+    text = sysfs.read(f'{directory}/dev')
     return None if text is None else DeviceFile(path, parse(text, kind))
 
 

@@ -25,7 +25,7 @@ from os_acc import exception
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 
-FOLDER = '/dev'
+DIRECTORY = '/dev'
 
 #: The bits of a mode that chmod(1) sets.
 PERMISSIONS = 0o7777
@@ -36,7 +36,7 @@ _KINDS = {stat.S_IFCHR: 'c', stat.S_IFBLK: 'b'}
 _PATH = re.compile(r'/dev(/[^\x00-\x20\x7f-\uffff"\\/]+)+')
 _LONGEST = 4096
 
-_FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -98,12 +98,12 @@ def check_path(path: str) -> str:
 
 def real_path(path: str) -> str:
     """The path to use with the kernel, for a path below /dev."""
-    return sysfs.DEV + check_path(path).removeprefix(FOLDER)
+    return sysfs.DEV + check_path(path).removeprefix(DIRECTORY)
 
 
 def shown(path: str) -> str:
     """The path below /dev, for a path that real_path() gives."""
-    return FOLDER + path.removeprefix(sysfs.DEV)
+    return DIRECTORY + path.removeprefix(sysfs.DEV)
 
 
 def resolve(path: str) -> str | None:
@@ -116,23 +116,23 @@ def resolve(path: str) -> str | None:
     found = os.path.realpath(real_path(path))
     if not found.startswith(f'{top}/') or not os.path.lexists(found):
         return None
-    there = FOLDER + found.removeprefix(top)
+    there = DIRECTORY + found.removeprefix(top)
     return there if _PATH.fullmatch(there) else None
 
 
 def expand(pattern: str) -> list[str]:
     """Find the files that a glob names, links resolved, sorted by name.
 
-    A link does not count in a folder that other users than root can write in,
-    such as /dev/shm: they could name any device by it.
+    A link does not count in a directory that other users than root can write
+    in, such as /dev/shm: they could name any device by it.
 
     :param pattern: a path below /dev with ``*``, ``?`` and ``[...]``
     :returns: paths without links, each once; they may be no device files
     """
-    wanted = glob.escape(sysfs.DEV) + pattern.removeprefix(FOLDER)
+    wanted = glob.escape(sysfs.DEV) + pattern.removeprefix(DIRECTORY)
     found = []
     for each in sorted(glob.glob(wanted), key=_natural):
-        path = FOLDER + each.removeprefix(sysfs.DEV)
+        path = DIRECTORY + each.removeprefix(sysfs.DEV)
         if not _PATH.fullmatch(path):
             continue
         there = resolve(path)
@@ -142,7 +142,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def _is_open(path: str) -> bool:
-    """Whether users other than root can write in a folder above a file."""
+    """Whether users other than root can write in a directory above a file."""
     above = os.path.dirname(path)
     while above.startswith(f'{sysfs.DEV}/'):
         try:
@@ -154,9 +154,9 @@ def _is_open(path: str) -> bool:
     return False
 
 
-def _others_can_write(folder: os.stat_result) -> bool:
-    return folder.st_uid not in (0, os.geteuid()) or bool(
-        folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+def _others_can_write(directory: os.stat_result) -> bool:
+    return directory.st_uid not in (0, os.geteuid()) or bool(
+        directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     )
 
 
@@ -172,17 +172,19 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def opened(path: str) -> Iterator[int]:
     """Open a file below /dev by O_PATH: it can be examined, not used.
 
-    The folders above it are opened one by one, and none may be a link.
+    The directories above it are opened one by one, and none may be a link.
 
     :returns: a file descriptor; if the file is a link, that of the link
     :raises FileNotFoundError: if there is no such file
-    :raises DeviceError: if a folder above it is a link, or users other than
+    :raises DeviceError: if a directory above it is a link, or users other than
         root can write in it
     """
-    *folders, name = check_path(path).removeprefix(f'{FOLDER}/').split('/')
+    *directories, name = (
+        check_path(path).removeprefix(f'{DIRECTORY}/').split('/')
+    )
     with contextlib.ExitStack() as stack:
         here = _opened(stack, sysfs.DEV, None, path)
-        for each in folders:
+        for each in directories:
             here = _opened(stack, each, here, path)
         fd = os.open(name, _FILE_FLAGS, dir_fd=here)
         stack.callback(os.close, fd)
@@ -193,19 +195,19 @@ def _opened(
     stack: contextlib.ExitStack, name: str, above: int | None, path: str
 ) -> int:
     try:
-        fd = os.open(name, _FOLDER_FLAGS, dir_fd=above)
+        fd = os.open(name, _DIRECTORY_FLAGS, dir_fd=above)
     except OSError as err:
         if err.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
         raise exception.DeviceError(
-            device=path, reason=f'{name} above it is no folder'
+            device=path, reason=f'{name} above it is no directory'
         ) from err
     stack.callback(os.close, fd)
-    # Who can write in the folder could put another file in its place.
+    # Who can write in the directory could put another file in its place.
     if _others_can_write(os.fstat(fd)):
         raise exception.DeviceError(
             device=path,
-            reason=f'users other than root can write in the folder {name} '
+            reason=f'users other than root can write in the directory {name} '
             'above it',
         )
     return fd

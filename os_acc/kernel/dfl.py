@@ -3,10 +3,11 @@
 """FPGA cards with a device feature list (DFL), as the kernel shows them.
 
 Such a card has an FPGA management engine (FME) and one port or more. Each port
-gives access to one accelerator function. The driver dfl-pci makes the folders
-that this module reads: see Documentation/fpga/dfl.rst and, for the files,
-Documentation/ABI/testing/sysfs-platform-dfl-fme, sysfs-platform-dfl-port,
-sysfs-class-fpga-region of the kernel. All users may read them.
+gives access to one accelerator function. The driver dfl-pci makes the
+directories that this module reads: see Documentation/fpga/dfl.rst and, for the
+files, Documentation/ABI/testing/sysfs-platform-dfl-fme,
+sysfs-platform-dfl-port, sysfs-class-fpga-region of the kernel. All users may
+read them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ DRIVER = 'dfl-pci'
 class Port:
     """A port that the PF or a VF has. The kernel hides a released port.
 
-    :ivar path: its folder in sysfs
+    :ivar path: its directory in sysfs
     :ivar number: its number on the card; None if the port has no driver. In
         Linux 6.1, that is so after the port was given back to the PF
     :ivar afu_id: the id of its accelerator function, 32 hex digits; None if
@@ -46,9 +47,9 @@ class Card:
     """The management engine of a card, and the ports that its PF has.
 
     :ivar address: the address of the PF
-    :ivar fme: the folder of the management engine in sysfs
+    :ivar fme: the directory of the management engine in sysfs
     :ivar number_of_ports: how many ports the card has, released ones included
-    :ivar ports: those that the PF has, in the order of their folders
+    :ivar ports: those that the PF has, in the order of their directories
     :ivar interface_id: the id of the interface between the card's static
         region and its ports, 32 hex digits. An image must be built for it.
         None if the kernel does not show it
@@ -88,7 +89,7 @@ class Card:
     def node(self) -> str:
         """The character device of the management engine, such as dfl-fme.0.
 
-        Its device number is in the file dev of its folder.
+        Its device number is in the file dev of its directory.
         """
         return f'{sysfs.DEV}/{self.fme.rpartition("/")[2]}'
 
@@ -99,7 +100,7 @@ def find(address: str) -> Card | None:
     :returns: None if the PF is not bound to dfl-pci, or has no management
         engine
     """
-    for region in _below(pci.folder(address), 'fpga_region', 'region'):
+    for region in _below(pci.directory(address), 'fpga_region', 'region'):
         for name in sysfs.names(region):
             if name.startswith('dfl-fme.'):
                 return _card(address, region, f'{region}/{name}')
@@ -142,10 +143,10 @@ def _port(path: str) -> Port:
     return Port(path, number, afu_id, in_reset)
 
 
-def _below(path: str, folder: str, prefix: str) -> list[str]:
-    """The folders with a prefix in a folder of a device."""
+def _below(path: str, directory: str, prefix: str) -> list[str]:
+    """The directories with a prefix in a directory of a device."""
     return [
-        f'{path}/{folder}/{name}'
-        for name in sysfs.names(f'{path}/{folder}')
+        f'{path}/{directory}/{name}'
+        for name in sysfs.names(f'{path}/{directory}')
         if name.startswith(prefix)
     ]

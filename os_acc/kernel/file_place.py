@@ -27,7 +27,7 @@ SEPARATOR = '+'
 _CLASSES = {'c': 'char', 'b': 'block'}
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _GROUP = '/virtual/vfio/'
-# How many folders a device is above that of its file, such as
+# How many directories a device is above that of its file, such as
 # .../0:0:0:0/scsi_generic/sg0. A tape has several files there, such as st0 and
 # nst0 (drivers/scsi/st.c).
 _LEVELS_ABOVE = {'scsi_generic': 2, 'bsg': 2, 'scsi_tape': 2}
@@ -45,7 +45,7 @@ class Place:
 
     :ivar name: identifies the device on this host, also after a reboot; in
         lower case
-    :ivar folder: its folder in sysfs; None: the kernel shows none
+    :ivar directory: its directory in sysfs; None: the kernel shows none
     :ivar subsystem: such as drm or tty; empty if unknown
     :ivar functions: the addresses of the PCI functions behind it, sorted; a
         group of VFIO can have several, and so can a namespace of NVMe
@@ -53,7 +53,7 @@ class Place:
     """
 
     name: str
-    folder: str | None = None
+    directory: str | None = None
     subsystem: str = ''
     functions: tuple[str, ...] = ()
     mdevs: tuple[str, ...] = ()
@@ -65,8 +65,8 @@ class Place:
 
     @property
     def leaf(self) -> str:
-        """The name of its folder in sysfs, such as wq0.1; may be empty."""
-        return (self.folder or '').rpartition('/')[2].replace('!', '/')
+        """The name of its directory in sysfs, such as wq0.1; may be empty."""
+        return (self.directory or '').rpartition('/')[2].replace('!', '/')
 
 
 def of(number: device_file.Number) -> Place:
@@ -79,40 +79,40 @@ def of(number: device_file.Number) -> Place:
         f'{number.major}:{number.minor}'
     )
     if sysfs.target(link) is None:
-        return _without_folder(number)
-    folder = sysfs.place(link)
-    subsystem = sysfs.link(f'{folder}/subsystem') or ''
-    if _GROUP in folder:
-        return _of_group(folder, subsystem)
-    parts = _parts(folder)
-    places = {_function_above(folder)}
-    for name in nvme_of.paths(folder):
+        return _without_directory(number)
+    directory = sysfs.place(link)
+    subsystem = sysfs.link(f'{directory}/subsystem') or ''
+    if _GROUP in directory:
+        return _of_group(directory, subsystem)
+    parts = _parts(directory)
+    places = {_function_above(directory)}
+    for name in nvme_of.paths(directory):
         places.add(
             _function_above(sysfs.place(f'{sysfs.SYS}/class/nvme/{name}'))
         )
     uuids = [each for each in parts if _UUID.fullmatch(each)]
     return Place(
-        _name_of_folder(folder),
-        folder,
+        _name_of_directory(directory),
+        directory,
         subsystem,
         tuple(sorted(each for each in places if each is not None)),
         tuple(uuids[-1:]),
     )
 
 
-def _function_above(folder: str) -> str | None:
-    """The PCI function in whose folder in sysfs a folder is."""
-    found = [each for each in _parts(folder) if pci.is_address(each)]
+def _function_above(directory: str) -> str | None:
+    """The PCI function in whose directory in sysfs a directory is."""
+    found = [each for each in _parts(directory) if pci.is_address(each)]
     return found[-1] if found else None
 
 
-def _parts(folder: str) -> list[str]:
-    return folder.removeprefix(f'{sysfs.SYS}/devices/').split('/')
+def _parts(directory: str) -> list[str]:
+    return directory.removeprefix(f'{sysfs.SYS}/devices/').split('/')
 
 
-def _name_of_folder(folder: str) -> str:
-    """Name a device by its folder in sysfs."""
-    parts = _parts(folder)
+def _name_of_directory(directory: str) -> str:
+    """Name a device by its directory in sysfs."""
+    parts = _parts(directory)
     named = [
         n
         for n, each in enumerate(parts)
@@ -122,31 +122,31 @@ def _name_of_folder(folder: str) -> str:
         # The numbers of virtual devices, such as loop0, are their names. Other
         # devices are below one that the firmware has named.
         kept = len(parts) if parts[0] == 'virtual' else len(parts) - 1
-        return name_of(_stable(folder, parts, kept))
+        return name_of(_stable(directory, parts, kept))
     first = named[-1]
-    return name_of(_stable(folder, parts, first + 1)[first:])
+    return name_of(_stable(directory, parts, first + 1)[first:])
 
 
-def device_folder(place: Place) -> str | None:
-    """The folder of the device to which a file gives access.
+def device_directory(place: Place) -> str | None:
+    """The directory of the device to which a file gives access.
 
     A file of sg is that of the whole SCSI device, which has its disk or tape
-    in the folders beside. The character device ng0n1 is the namespace nvme0n1
-    beside it (drivers/nvme/host/ioctl.c). All that is below the folder is a
-    part of the device, such as the partitions of a disk.
+    in the directories beside. The character device ng0n1 is the namespace
+    nvme0n1 beside it (drivers/nvme/host/ioctl.c). All that is below the
+    directory is a part of the device, such as the partitions of a disk.
 
     :returns: None if the kernel shows none, or the file is that of a group of
         VFIO, which has functions and no parts
     """
-    if place.folder is None or _GROUP in place.folder:
+    if place.directory is None or _GROUP in place.directory:
         return None
-    folder = place.folder
+    directory = place.directory
     for _ in range(_LEVELS_ABOVE.get(place.subsystem, 0)):
-        folder = folder.rpartition('/')[0]
+        directory = directory.rpartition('/')[0]
     if place.subsystem == 'nvme-generic':
-        above, _, name = folder.rpartition('/')
-        folder = f'{above}/nvme{name.removeprefix("ng")}'
-    return folder
+        above, _, name = directory.rpartition('/')
+        directory = f'{above}/nvme{name.removeprefix("ng")}'
+    return directory
 
 
 def around(place: Place) -> list[str]:
@@ -155,13 +155,13 @@ def around(place: Place) -> list[str]:
     The device comes first. A PCI function or a mediated device is not named:
     see function_in().
     """
-    found, folder = [], device_folder(place)
-    while folder is not None and len(_parts(folder)) > 1:
-        leaf = folder.rpartition('/')[2]
+    found, directory = [], device_directory(place)
+    while directory is not None and len(_parts(directory)) > 1:
+        leaf = directory.rpartition('/')[2]
         if pci.is_address(leaf) or _UUID.fullmatch(leaf):
             break
-        found.append(_name_of_folder(folder))
-        folder = folder.rpartition('/')[0]
+        found.append(_name_of_directory(directory))
+        directory = directory.rpartition('/')[0]
     return found
 
 
@@ -190,7 +190,7 @@ def without_share(text: str) -> str:
     return text.partition(_SHARE)[0]
 
 
-def _without_folder(number: device_file.Number) -> Place:
+def _without_directory(number: device_file.Number) -> Place:
     """A device that sysfs does not show.
 
     NVIDIA's driver shows its devices in /proc. All others are identified by
@@ -207,17 +207,19 @@ def _without_folder(number: device_file.Number) -> Place:
     return Place(f'{_CLASSES[number.kind]}-{number.major}-{number.minor}')
 
 
-def _of_group(folder: str, subsystem: str) -> Place:
+def _of_group(directory: str, subsystem: str) -> Place:
     """A group of VFIO: it gives access to all members of an IOMMU group."""
-    group = folder.rpartition('/')[2]
+    group = directory.rpartition('/')[2]
     members = pci.group_members(group)
     functions = tuple(each for each in members if pci.is_address(each))
     mdevs = tuple(each for each in members if _UUID.fullmatch(each))
     first = (*functions, *mdevs, f'group-{group}')[0]
-    return Place(name_of([first, 'vfio']), folder, subsystem, functions, mdevs)
+    return Place(
+        name_of([first, 'vfio']), directory, subsystem, functions, mdevs
+    )
 
 
-def _stable(folder: str, parts: list[str], kept: int) -> list[str]:
+def _stable(directory: str, parts: list[str], kept: int) -> list[str]:
     """Take the numbers that the kernel has counted out of a path.
 
     The first number of a name is the number of the device on this host, such
@@ -225,11 +227,11 @@ def _stable(folder: str, parts: list[str], kept: int) -> list[str]:
     beside each other have the same name then, the second one in the order of
     the numbers gets ``=1``, and so on.
 
-    :param parts: the parts of folder, below /sys/devices
+    :param parts: the parts of directory, below /sys/devices
     :param kept: so many parts from the first are left as they are
     """
     found = parts[:kept]
-    above = folder.removesuffix('/' + '/'.join(parts[kept:]))
+    above = directory.removesuffix('/' + '/'.join(parts[kept:]))
     for part in parts[kept:]:
         plain = _plain(part)
         beside = sorted(

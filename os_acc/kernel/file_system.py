@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which file system a folder is on, by mountinfo of proc(5)."""
+"""Which file system a directory is on, by mountinfo of proc(5)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def type_of(path: str) -> str | None:
             # The kernel writes blanks and backslashes in octal digits.
             place = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[4])
             inside = place.rstrip('/') + '/'
-            # Of two mounts on one folder, the later one hides the other.
+            # Of two mounts on one directory, the later one hides the other.
             if f'{real}/'.startswith(inside) and len(inside) >= longest:
                 longest = len(inside)
                 found = fields[fields.index('-', 6) + 1]

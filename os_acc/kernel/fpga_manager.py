@@ -28,7 +28,7 @@ class Manager:
     """An FPGA manager.
 
     :ivar name: such as fpga0
-    :ivar folder: its folder in sysfs
+    :ivar directory: its directory in sysfs
     :ivar title: the name that its driver gives it
     :ivar state: one of the states of the kernel, such as OPERATING or 'write
         error'
@@ -36,7 +36,7 @@ class Manager:
     """
 
     name: str
-    folder: str
+    directory: str
     title: str
     state: str
     status: str
@@ -53,12 +53,12 @@ def managers(function: pci.Function) -> list[Manager]:
     return [
         Manager(
             name=name,
-            folder=folder,
-            title=_read(f'{folder}/name') or 'unnamed',
-            state=_read(f'{folder}/state') or 'unknown',
-            status=', '.join(_read(f'{folder}/status').splitlines()),
+            directory=directory,
+            title=_read(f'{directory}/name') or 'unnamed',
+            state=_read(f'{directory}/state') or 'unknown',
+            status=', '.join(_read(f'{directory}/status').splitlines()),
         )
-        for name, folder in _folders(function)
+        for name, directory in _directories(function)
     ]
 
 
@@ -78,19 +78,19 @@ def the_manager(function: pci.Function) -> Manager:
     return found[0]
 
 
-def _folders(function: pci.Function) -> Iterator[tuple[str, str]]:
+def _directories(function: pci.Function) -> Iterator[tuple[str, str]]:
     """The managers that are below the functions of a chip.
 
-    :returns: the name and the folder of each
+    :returns: the name and the directory of each
     """
     tops = [
-        os.path.realpath(pci.folder(each)) + '/'
+        os.path.realpath(pci.directory(each)) + '/'
         for each in chips.of(function).parents
     ]
     for name in sysfs.names(f'{sysfs.SYS}/{_MANAGERS}'):
-        folder = f'{sysfs.SYS}/{_MANAGERS}/{name}'
-        if os.path.realpath(folder).startswith(tuple(tops)):
-            yield name, folder
+        directory = f'{sysfs.SYS}/{_MANAGERS}/{name}'
+        if os.path.realpath(directory).startswith(tuple(tops)):
+            yield name, directory
 
 
 def _read(path: str) -> str:

@@ -81,7 +81,7 @@ _STATUS = {
 class Queue:
     """A work queue as it was when it was read.
 
-    :ivar path: its folder in sysfs, the last component is such as wq0.1
+    :ivar path: its directory in sysfs, the last component is such as wq0.1
     :ivar number: its number on the device
     :ivar state: ENABLED or DISABLED
     :ivar kind: NONE, USER or kernel
@@ -124,7 +124,7 @@ class Device:
     """A device as it was when it was read.
 
     :ivar address: of its PCI function
-    :ivar path: its folder in sysfs, the last component is such as dsa0
+    :ivar path: its directory in sysfs, the last component is such as dsa0
     :ivar kind: dsa or iax
     :ivar state: ENABLED, DISABLED or halted
     :ivar pasid_enabled: whether each process can have addresses of its own
@@ -184,7 +184,7 @@ def find(address: str) -> Device | None:
     :returns: None if the function has none, as when idxd is not bound to it
     :raises DeviceError: if it cannot be read
     """
-    path = pci.folder(address)
+    path = pci.directory(address)
     for name in sysfs.folders(path):
         if match := _DEVICE.fullmatch(name):
             try:
@@ -197,13 +197,13 @@ def find(address: str) -> Device | None:
     return None
 
 
-def queue_at(folder: str) -> tuple[str, Queue] | None:
-    """Find the work queue whose device file has a folder in sysfs.
+def queue_at(directory: str) -> tuple[str, Queue] | None:
+    """Find the work queue whose device file has a directory in sysfs.
 
-    :param folder: such as .../0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1
+    :param directory: such as .../0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1
     :returns: the PCI address, and the work queue; None if it is another file
     """
-    match = _CDEV.fullmatch(folder)
+    match = _CDEV.fullmatch(directory)
     if match is None or not pci.is_address(match[1]):
         return None
     address, number = match[1], int(match[2])
@@ -267,15 +267,15 @@ def _number(path: str, default: int) -> int:
     return default if found is None else found
 
 
-def bus_folder(driver: str) -> str:
-    """The folder of the driver that enables a device or a work queue.
+def bus_directory(driver: str) -> str:
+    """The directory of the driver that enables a device or a work queue.
 
     :param driver: idxd for devices, user for work queues
     """
-    folder = f'{sysfs.SYS}/bus/dsa/drivers'
-    if os.path.isdir(f'{folder}/{driver}'):
-        return f'{folder}/{driver}'
-    return f'{folder}/dsa'  # up to Linux 5.13
+    directory = f'{sysfs.SYS}/bus/dsa/drivers'
+    if os.path.isdir(f'{directory}/{driver}'):
+        return f'{directory}/{driver}'
+    return f'{directory}/dsa'  # up to Linux 5.13
 
 
 def configured(device: Device) -> Iterator[str]:

@@ -15,7 +15,7 @@ from os_acc.kernel import sysfs
 from os_acc.refusals import refusals
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
-STATE_FOLDER = '/run/libvirt/qemu'
+STATE_DIRECTORY = '/run/libvirt/qemu'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Domain:
 
 def running() -> Iterator[Domain]:
     """Read the state files of all domains."""
-    for name in sysfs.names(STATE_FOLDER):
+    for name in sysfs.names(STATE_DIRECTORY):
         if not name.endswith('.xml'):
             continue
         try:
-            root = etree.parse(f'{STATE_FOLDER}/{name}').getroot()
+            root = etree.parse(f'{STATE_DIRECTORY}/{name}').getroot()
         except (OSError, etree.XMLSyntaxError):
             continue
         domain = root.find('domain')

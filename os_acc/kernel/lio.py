@@ -62,7 +62,7 @@ def backstores(host: object = None) -> dict[str, str]:
 
 def _stores() -> Iterator[tuple[str, str]]:
     """The name and the directory of each backstore."""
-    folder = f'{configfs.root("target_core_mod", "target")}/core'
-    for hba in sysfs.folders(folder):
-        for name in sysfs.folders(f'{folder}/{hba}'):
-            yield f'{hba}/{name}', f'{folder}/{hba}/{name}'
+    directory = f'{configfs.root("target_core_mod", "target")}/core'
+    for hba in sysfs.folders(directory):
+        for name in sysfs.folders(f'{directory}/{hba}'):
+            yield f'{hba}/{name}', f'{directory}/{hba}/{name}'

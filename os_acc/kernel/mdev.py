@@ -47,8 +47,8 @@ def check_name(value: str, field: str) -> str:
     return value
 
 
-def folder(uuid: str) -> str:
-    """The folder of a mediated device in sysfs.
+def directory(uuid: str) -> str:
+    """The directory of a mediated device in sysfs.
 
     :raises InvalidRequest: if the UUID is malformed
     """
@@ -66,14 +66,14 @@ def folder(uuid: str) -> str:
     return f'{sysfs.SYS}/bus/mdev/devices/{uuid}'
 
 
-def parent_folder(parent: str) -> str:
+def parent_directory(parent: str) -> str:
     check_name(parent, 'parent')
     return f'{sysfs.SYS}/class/mdev_bus/{parent}'
 
 
-def types_folder(parent: str) -> str:
-    """The folder of a parent's types."""
-    return f'{parent_folder(parent)}/mdev_supported_types'
+def types_directory(parent: str) -> str:
+    """The directory of a parent's types."""
+    return f'{parent_directory(parent)}/mdev_supported_types'
 
 
 def devices() -> list[Mdev]:
@@ -84,7 +84,7 @@ def devices() -> list[Mdev]:
 
 def find(uuid: str) -> Mdev | None:
     """Find a mediated device of this host; None if there is none."""
-    path = folder(uuid)
+    path = directory(uuid)
     kind = sysfs.link(f'{path}/mdev_type')
     if kind is None:
         return None
@@ -110,7 +110,7 @@ def check_type(parent: str, kind: str) -> None:
 
     :raises DeviceNotFound: if there is no such parent, or it lacks the type
     """
-    found = sysfs.names(types_folder(parent))
+    found = sysfs.names(types_directory(parent))
     if kind not in found:
         raise exception.DeviceNotFound(
             wanted=f'mdev type {kind} on {parent}',

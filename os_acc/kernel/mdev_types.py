@@ -44,7 +44,8 @@ def parents() -> list[str]:
 def types(parent: str) -> list[Type]:
     """The mdev types of a parent; empty if the device is no parent."""
     return [
-        _type(parent, name) for name in sysfs.names(mdev.types_folder(parent))
+        _type(parent, name)
+        for name in sysfs.names(mdev.types_directory(parent))
     ]
 
 
@@ -55,7 +56,7 @@ def type_of(parent: str, kind: str) -> Type:
 
 
 def _type(parent: str, name: str) -> Type:
-    path = f'{mdev.types_folder(parent)}/{name}'
+    path = f'{mdev.types_directory(parent)}/{name}'
     return Type(
         parent=parent,
         name=name,

@@ -18,7 +18,7 @@ from os_acc.kernel import sysfs
 VFIO_PCI = 'vfio-pci'
 
 # modprobe.d(5). The last value of an option counts.
-MODPROBE_FOLDERS = (
+MODPROBE_DIRECTORIES = (
     '/usr/lib/modprobe.d',
     '/run/modprobe.d',
     '/etc/modprobe.d',
@@ -93,7 +93,7 @@ def _parse(path: str, _changed: int) -> Sequence[tuple[str, str]]:
 def loaded_driver(module: str) -> str | None:
     """The name of a module's PCI driver as the kernel spells it, if loaded."""
     for name in (module, module.replace('_', '-'), module.replace('-', '_')):
-        if os.path.isdir(pci.driver_folder(name)):
+        if os.path.isdir(pci.driver_directory(name)):
             return name
     return None
 
@@ -103,10 +103,10 @@ def is_installed(module: str) -> bool:
 
     Reads modules.dep and modules.builtin, see depmod(8).
     """
-    folder = os.path.join(sysfs.LIB_MODULES, os.uname().release)
+    directory = os.path.join(sysfs.LIB_MODULES, os.uname().release)
     for name in ('modules.dep', 'modules.builtin'):
         try:
-            with open(os.path.join(folder, name), encoding='utf-8') as file:
+            with open(os.path.join(directory, name), encoding='utf-8') as file:
                 for line in file:
                     path = line.partition(':')[0].strip()
                     found = os.path.basename(path).partition('.ko')[0]
@@ -149,11 +149,11 @@ def _configured(module: str, option: str) -> str | None:
 
 def _option_lines() -> Iterator[str]:
     """The lines of modprobe's files with at least two words."""
-    for folder in MODPROBE_FOLDERS:
-        for name in sysfs.names(folder):
+    for directory in MODPROBE_DIRECTORIES:
+        for name in sysfs.names(directory):
             if not name.endswith('.conf'):
                 continue
-            path = os.path.join(folder, name)
+            path = os.path.join(directory, name)
             # What cannot be read does not count as set.
             with (
                 contextlib.suppress(OSError),

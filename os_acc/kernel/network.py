@@ -75,11 +75,11 @@ def vf_port(function: pci.Function) -> VFPort:
 
 def vf_number(pf: str, address: str) -> int | None:
     """The number of a VF on its PF, by the PF's link to it; None if none."""
-    folder = pci.folder(pf)
-    for name in sysfs.names(folder):
+    directory = pci.directory(pf)
+    for name in sysfs.names(directory):
         if (
             name.startswith('virtfn')
-            and sysfs.link(f'{folder}/{name}') == address
+            and sysfs.link(f'{directory}/{name}') == address
         ):
             return int(name.removeprefix('virtfn'))
     return None
@@ -131,10 +131,10 @@ def _pf_interface(pf: str) -> str | None:
 
 
 def _interfaces(pf: str) -> list[str]:
-    return sysfs.names(f'{pci.folder(pf)}/net')
+    return sysfs.names(f'{pci.directory(pf)}/net')
 
 
-def _folder(interface: str) -> str:
+def _directory(interface: str) -> str:
     return f'{sysfs.SYS}/class/net/{interface}'
 
 
@@ -146,7 +146,7 @@ def read(interface: str, name: str) -> str | None:
     :raises OSError: if it cannot be read for another reason
     """
     try:
-        return sysfs.read(f'{_folder(interface)}/{name}')
+        return sysfs.read(f'{_directory(interface)}/{name}')
     except OSError as err:
         # What net/core/net-sysfs.c answers for a driver without it, and
         # EINVAL also for an interface that is being unregistered.

@@ -25,7 +25,7 @@ FABRICS = ('tcp', 'rdma', 'fc', 'loop')
 _DISK = re.compile(r'nvme\d+n\d+')
 _PATH = re.compile(r'nvme\d+c(\d+)(n\d+)')
 _CONTROLLER = re.compile(r'nvme\d+')
-# The folder of a namespace that several controllers can reach is in that of
+# The directory of a namespace that several controllers can reach is in that of
 # the subsystem. So are its partitions and its character device, such as ng1n1.
 _IN_SUBSYSTEM = re.compile(r'(.*/nvme-subsys\d+)/(?:nvme|ng)(\d+n\d+)(?:/.*)?')
 
@@ -70,7 +70,7 @@ class Controller:
 
     @property
     def path(self) -> str:
-        """Its folder in sysfs."""
+        """Its directory in sysfs."""
         return f'{sysfs.SYS}/class/nvme/{self.name}'
 
     @property
@@ -84,7 +84,7 @@ class Block:
     """A block device of a namespace.
 
     :ivar name: such as nvme1n1
-    :ivar path: its folder in sysfs
+    :ivar path: its directory in sysfs
     """
 
     name: str
@@ -112,15 +112,15 @@ class Block:
         return any(each.state == LIVE for each in self.controllers())
 
 
-def paths(folder: str) -> list[str]:
+def paths(directory: str) -> list[str]:
     """The controllers by which a namespace with several paths is reached.
 
-    :param folder: the folder in sysfs of its block device, of a partition, or
-        of its character device
-    :returns: their names, such as nvme0; empty if the folder is of no such
+    :param directory: the directory in sysfs of its block device, of a
+        partition, or of its character device
+    :returns: their names, such as nvme0; empty if the directory is of no such
         namespace
     """
-    match = _IN_SUBSYSTEM.fullmatch(folder)
+    match = _IN_SUBSYSTEM.fullmatch(directory)
     if match is None:
         return []
     return [
@@ -154,10 +154,10 @@ def blocks(wwn: str) -> list[Block]:
 
 def all_blocks() -> Iterator[Block]:
     """The block devices of all NVMe namespaces, local ones included."""
-    folder = f'{sysfs.SYS}/class/block'
-    for name in sysfs.names(folder):
+    directory = f'{sysfs.SYS}/class/block'
+    for name in sysfs.names(directory):
         if _DISK.fullmatch(name):
-            yield Block(name, sysfs.place(f'{folder}/{name}'))
+            yield Block(name, sysfs.place(f'{directory}/{name}'))
 
 
 def blocks_of(controller: Controller) -> list[Block]:
@@ -204,15 +204,15 @@ def _disks_of(name: str) -> set[str]:
 
 
 def _controller(name: str) -> Controller:
-    folder = f'{sysfs.SYS}/class/nvme/{name}'
-    transport = sysfs.read(f'{folder}/transport')
+    directory = f'{sysfs.SYS}/class/nvme/{name}'
+    transport = sysfs.read(f'{directory}/transport')
     return Controller(
         name=name,
         transport=transport,
-        nqn=sysfs.read(f'{folder}/subsysnqn'),
-        host_nqn=sysfs.read(f'{folder}/hostnqn'),
-        portal=_portal(sysfs.read(f'{folder}/address'), transport),
-        state=sysfs.read(f'{folder}/state'),
+        nqn=sysfs.read(f'{directory}/subsysnqn'),
+        host_nqn=sysfs.read(f'{directory}/hostnqn'),
+        portal=_portal(sysfs.read(f'{directory}/address'), transport),
+        state=sysfs.read(f'{directory}/state'),
     )
 
 

@@ -22,10 +22,10 @@ def exported(host: object = None) -> dict[str, str]:
     :returns: for the name of each, such as nvme0n1 or nvme0, the subsystem
     :raises OSError: if this cannot be read: see configfs.root()
     """
-    folder = f'{configfs.root("nvmet", "nvmet")}/subsystems'
+    directory = f'{configfs.root("nvmet", "nvmet")}/subsystems'
     found = {}
-    for subsystem in sysfs.names(folder):
-        path = f'{folder}/{subsystem}'
+    for subsystem in sysfs.names(directory):
+        path = f'{directory}/{subsystem}'
         places = [f'{path}/passthru'] + [
             f'{path}/namespaces/{number}'
             for number in sysfs.names(f'{path}/namespaces')

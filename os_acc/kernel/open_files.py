@@ -89,13 +89,13 @@ def check_all_seen() -> None:
 def device_files(path: str) -> list[device_file.DeviceFile]:
     """The character devices of a device, such as /dev/uio0.
 
-    :param path: the device's folder in sysfs
+    :param path: the device's directory in sysfs
     """
-    folder, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
+    directory, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
     found = []
-    for number in sysfs.names(folder):
+    for number in sysfs.names(directory):
         # A link such as ../../devices/pci0000:00/0000:00:17.0/uio/uio0
-        where = f'{folder}/{number}'
+        where = f'{directory}/{number}'
         # The link may vanish while the others are read.
         if part in (sysfs.target(where) or ''):
             text = sysfs.read(f'{where}/uevent') or ''

@@ -23,7 +23,7 @@ _ROOT_BUS = re.compile('pci[0-9a-f]{4,8}:[0-9a-f]{2}')
 
 NO_OVERRIDE = '(null)'  # what an unset driver_override reads as
 
-# Folders that any function may have: drivers/base/power/sysfs.c,
+# Directories that any function may have: drivers/base/power/sysfs.c,
 # drivers/pci/pcie/aspm.c, kernel/irq/msi.c
 _OF_ANY = frozenset({'power', 'link', 'msi_irqs'})
 
@@ -47,8 +47,8 @@ def is_root_bus(name: str) -> bool:
     return _ROOT_BUS.fullmatch(name) is not None
 
 
-def folder(address: str) -> str:
-    """The folder of a function in sysfs.
+def directory(address: str) -> str:
+    """The directory of a function in sysfs.
 
     :raises InvalidRequest: if the address is malformed
     """
@@ -62,7 +62,7 @@ def folder(address: str) -> str:
     return f'{sysfs.SYS}/bus/pci/devices/{address}'
 
 
-def driver_folder(driver: str) -> str:
+def driver_directory(driver: str) -> str:
     return f'{sysfs.SYS}/bus/pci/drivers/{driver}'
 
 
@@ -78,7 +78,7 @@ class Function:
     :ivar vendor_id: 4 hex digits, as product_id
     :ivar pci_class: 24 bits: base class, sub-class, programming interface
     :ivar driver: the driver that it is bound to
-    :ivar entries: the names in its folder in sysfs
+    :ivar entries: the names in its directory in sysfs
     :ivar pf: the address of a VF's PF, if known without reading the link
     """
 
@@ -93,7 +93,7 @@ class Function:
 
     @property
     def path(self) -> str:
-        return folder(self.address)
+        return directory(self.address)
 
     @property
     def ids(self) -> str:
@@ -140,7 +140,8 @@ class Function:
 
     @property
     def parts(self) -> list[str]:
-        """The folders in sysfs that the function's driver created below it."""
+        """The directories in sysfs that the function's driver created below
+        it."""
         return [
             name for name in sysfs.folders(self.path) if name not in _OF_ANY
         ]
@@ -172,9 +173,11 @@ class Function:
             or not any(map(is_root_bus, self.entries))
         ):
             return []
-        folders = ((each, sysfs.place(folder(each))) for each in addresses())
+        directories = (
+            (each, sysfs.place(directory(each))) for each in addresses()
+        )
         part = f'/{self.address}/'
-        return [each for each, place in folders if part in place]
+        return [each for each, place in directories if part in place]
 
     @property
     def iommu_group(self) -> str | None:
@@ -212,7 +215,7 @@ def find(address: str) -> Function | None:
 
     :raises DeviceError: if it exists but cannot be read
     """
-    path = folder(address)
+    path = directory(address)
     try:
         entries = frozenset(os.listdir(path))
     except FileNotFoundError:
@@ -239,7 +242,7 @@ def find_plain(address: str) -> Function | None:
     :returns: None if the function is a PF, a bridge or a display, or cannot be
         read
     """
-    path = folder(address)
+    path = directory(address)
     text = sysfs.read(f'{path}/modalias')
     if (
         not text
@@ -275,13 +278,13 @@ def _function(address: str, text: str, entries: frozenset[str]) -> Function:
 
 
 def inode(address: str) -> int | None:
-    """The inode number of a function's folder in sysfs; None if it is gone.
+    """The inode number of a function's directory in sysfs; None if it is gone.
 
-    The kernel makes a new folder, with another number, for a function that
+    The kernel makes a new directory, with another number, for a function that
     has left the bus and has come back.
     """
     try:
-        return os.stat(folder(address)).st_ino
+        return os.stat(directory(address)).st_ino
     except FileNotFoundError:
         return None
 
@@ -295,7 +298,7 @@ def answers(address: str) -> bool:
     bytes count.
     """
     try:
-        with open(f'{folder(address)}/config', 'rb') as file:
+        with open(f'{directory(address)}/config', 'rb') as file:
             header = file.read(64)
     except FileNotFoundError:
         return inode(address) is not None
@@ -310,7 +313,7 @@ def has_ids_of_vf(address: str) -> bool:
     See answers(). Those of a function that does not answer are ones, too.
     """
     try:
-        with open(f'{folder(address)}/config', 'rb') as file:
+        with open(f'{directory(address)}/config', 'rb') as file:
             return file.read(4) == b'\xff' * 4
     except OSError:
         return False
@@ -318,7 +321,7 @@ def has_ids_of_vf(address: str) -> bool:
 
 def driver_of(address: str) -> str | None:
     """The driver that a function is bound to now; None if to none."""
-    return sysfs.link(f'{folder(address)}/driver')
+    return sysfs.link(f'{directory(address)}/driver')
 
 
 def group_members(group: str) -> list[str]:

@@ -87,7 +87,7 @@ def _drivers() -> dict[str, tuple[str, bool]]:
     found = {}
     for name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
         about = (name, modules.is_vfio_driver(name))
-        for entry in sysfs.names(pci.driver_folder(name)):
+        for entry in sysfs.names(pci.driver_directory(name)):
             found[entry] = about
     return found
 

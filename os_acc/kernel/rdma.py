@@ -33,9 +33,10 @@ _SECONDS = 5.0
 
 def places() -> dict[str, str]:
     """The directory in sysfs of each RDMA device, by its name."""
-    folder = f'{sysfs.SYS}/class/infiniband'
+    directory = f'{sysfs.SYS}/class/infiniband'
     return {
-        name: sysfs.place(f'{folder}/{name}') for name in sysfs.names(folder)
+        name: sysfs.place(f'{directory}/{name}')
+        for name in sysfs.names(directory)
     }
 
 

@@ -13,7 +13,7 @@ _DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
 
 def total(pf: str) -> int:
     """How many VFs a function can have; 0 if it is no PF."""
-    return sysfs.read_int(f'{pci.folder(pf)}/sriov_totalvfs') or 0
+    return sysfs.read_int(f'{pci.directory(pf)}/sriov_totalvfs') or 0
 
 
 def count(pf: str) -> int:
@@ -22,18 +22,18 @@ def count(pf: str) -> int:
     Counts their links, because reading sriov_numvfs waits for the device's
     lock as long as an unbind of it is blocked (drivers/pci/iov.c).
     """
-    names = sysfs.names(pci.folder(pf))
+    names = sysfs.names(pci.directory(pf))
     return sum(name.startswith('virtfn') for name in names)
 
 
 def autoprobe(pf: str) -> str | None:
     """sriov_drivers_autoprobe: '0' or '1'; None before Linux 4.12."""
-    return sysfs.read(f'{pci.folder(pf)}/sriov_drivers_autoprobe')
+    return sysfs.read(f'{pci.directory(pf)}/sriov_drivers_autoprobe')
 
 
 def vf_product_id(pf: str) -> str | None:
     """The product id of a PF's VFs, 4 hex digits; None if unknown."""
-    text = sysfs.read(f'{pci.folder(pf)}/sriov_vf_device')
+    text = sysfs.read(f'{pci.directory(pf)}/sriov_vf_device')
     return text.removeprefix('0x').rjust(4, '0') if text else None
 
 
@@ -48,7 +48,7 @@ def future_addresses(pf: str, number: int) -> list[str]:
     :returns: empty if the PF cannot have that many, or the kernel does not
         show offset and stride
     """
-    path = pci.folder(pf)
+    path = pci.directory(pf)
     offset = sysfs.read_int(f'{path}/sriov_offset')
     stride = sysfs.read_int(f'{path}/sriov_stride')
     # Some devices show 0 as long as they have no VFs.

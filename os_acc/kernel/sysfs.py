@@ -95,9 +95,9 @@ def target(path: str) -> str | None:
 
 
 def place(path: str) -> str:
-    """The folder of a device in the tree of devices, /sys/devices.
+    """The directory of a device in the tree of devices, /sys/devices.
 
-    :param path: a link whose target has no further links, or a folder
+    :param path: a link whose target has no further links, or a directory
     """
     there = target(path)
     if there is None:
@@ -111,10 +111,10 @@ def unescaped(text: str) -> str:
 
 
 def names(path: str) -> list[str]:
-    """The names in a folder, sorted; empty if there is no such folder.
+    """The names in a directory, sorted; empty if there is no such directory.
 
     :raises OSError: if it cannot be read for another reason: a device whose
-        folder cannot be read must not count as unused
+        directory cannot be read must not count as unused
     """
     try:
         return sorted(os.listdir(path))
@@ -125,10 +125,11 @@ def names(path: str) -> list[str]:
 
 
 def links(path: str) -> int:
-    """How many links a folder has: in sysfs, 2 more than it has folders.
+    """How many links a directory has: in sysfs, 2 more than it has
+    directories.
 
-    The folders of other network namespaces count, although names() does not
-    show them: kernfs_refresh_inode() in fs/kernfs/inode.c.
+    The directories of other network namespaces count, although names() does
+    not show them: kernfs_refresh_inode() in fs/kernfs/inode.c.
 
     :returns: 0 if it does not exist
     :raises OSError: as names()
@@ -142,7 +143,8 @@ def links(path: str) -> int:
 
 
 def folders(path: str) -> list[str]:
-    """The folders in a folder, without links; empty if it does not exist.
+    """The directories in a directory, without links; empty if it does not
+    exist.
 
     :raises OSError: as names()
     """
@@ -159,14 +161,14 @@ def folders(path: str) -> list[str]:
         raise
 
 
-def count_folders(path: str) -> int:
-    """How many folders a folder of sysfs has, also of other namespaces.
+def count_directories(path: str) -> int:
+    """How many directories a directory of sysfs has, also of other namespaces.
 
     The number of links counts all of them (kernfs_refresh_inode() in
     fs/kernfs/inode.c), while a list leaves out what belongs to another network
     namespace.
 
-    :returns: 0 or less if there is no such folder
+    :returns: 0 or less if there is no such directory
     """
     try:
         return os.stat(path).st_nlink - 2

@@ -38,11 +38,12 @@ class Binding:
 def is_bound(function: pci.Function) -> bool:
     """Whether a function is bound to vfio-pci or a variant of it.
 
-    A function on a VFIO driver has a folder vfio-dev (drivers/vfio/vfio_main.c
-    from Linux 6.1 on); libvirt goes by it as well (src/util/virpci.c). On an
-    older kernel a variant is known by modules.alias only. A VF that NVIDIA's
-    driver keeps for vGPUs has vfio-dev too, but that driver is no variant of
-    vfio-pci: the VF is useless to a guest until it has a vGPU type.
+    A function on a VFIO driver has a directory vfio-dev
+    (drivers/vfio/vfio_main.c from Linux 6.1 on); libvirt goes by it as well
+    (src/util/virpci.c). On an older kernel a variant is known by modules.alias
+    only. A VF that NVIDIA's driver keeps for vGPUs has vfio-dev too, but that
+    driver is no variant of vfio-pci: the VF is useless to a guest until it has
+    a vGPU type.
     """
     if function.driver is None:
         return False
@@ -80,7 +81,7 @@ def has_groups() -> bool:
 
 def group_of(address: str) -> str | None:
     """The IOMMU group of a PCI function; None if it is in none."""
-    return sysfs.link(f'{pci.folder(address)}/iommu_group')
+    return sysfs.link(f'{pci.directory(address)}/iommu_group')
 
 
 def node(group: str) -> str:
@@ -91,7 +92,7 @@ def node(group: str) -> str:
 def nodes(path: str) -> list[device_file.DeviceFile]:
     """The existing VFIO files of a device.
 
-    :param path: the device's folder in sysfs
+    :param path: the device's directory in sysfs
     """
     return group_nodes(path) + device_nodes(path)
 

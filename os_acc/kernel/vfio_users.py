@@ -33,7 +33,7 @@ def have_others_only(path: str) -> bool:
     open. The answer is True only if the kernel or libvirt shows that no
     process has this function open.
 
-    :param path: the function's folder in sysfs
+    :param path: the function's directory in sysfs
     """
     own = vfio.device_nodes(path)
     if own and open_files.users_of(own):

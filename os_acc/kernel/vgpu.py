@@ -47,7 +47,7 @@ def is_place(function: pci.Function) -> bool:
 
 def current(address: str) -> int | None:
     """The id of a VF's vGPU type; NONE: unset; None: it cannot have one."""
-    return sysfs.read_int(f'{pci.folder(address)}/nvidia/current_vgpu_type')
+    return sysfs.read_int(f'{pci.directory(address)}/nvidia/current_vgpu_type')
 
 
 def creatable(address: str) -> dict[int, str]:
@@ -55,7 +55,7 @@ def creatable(address: str) -> dict[int, str]:
 
     They depend on the types that the other VFs of its PF have.
     """
-    path = f'{pci.folder(address)}/nvidia/creatable_vgpu_types'
+    path = f'{pci.directory(address)}/nvidia/creatable_vgpu_types'
     found: dict[int, str] = {}
     try:
         lines = (sysfs.read(path) or '').splitlines()

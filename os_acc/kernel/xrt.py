@@ -108,7 +108,7 @@ class Card:
         """The UUIDs of the interfaces of the card's shell, in lower case."""
         found: list[str] = []
         for address in filter(None, (self.management, self.user)):
-            text = _read(f'{pci.folder(address)}/interface_uuids')
+            text = _read(f'{pci.directory(address)}/interface_uuids')
             for line in text.split():
                 with contextlib.suppress(ValueError):
                     found.append(str(uuid.UUID(line)))
@@ -116,7 +116,7 @@ class Card:
 
     def _rom(self, name: str) -> str:
         for address in filter(None, (self.management, self.user)):
-            for path in glob.glob(f'{pci.folder(address)}/rom.*/{name}'):
+            for path in glob.glob(f'{pci.directory(address)}/rom.*/{name}'):
                 if text := _read(path):
                     return text
         return ''
@@ -131,7 +131,7 @@ class Card:
         """
         if self.user is None or self.management is not None:
             return None
-        for line in _read(f'{pci.folder(self.user)}/xclbinuuid').split():
+        for line in _read(f'{pci.directory(self.user)}/xclbinuuid').split():
             with contextlib.suppress(ValueError):
                 found = str(uuid.UUID(line))
                 return found if found != _ZERO else None
@@ -156,7 +156,7 @@ def card(function: pci.Function) -> Card:
 def tool(card: Card, xrt_path: str) -> str:
     """The path of XRT's tool that loads a user image into a card.
 
-    :param xrt_path: the folder of XRT
+    :param xrt_path: the directory of XRT
     :raises DeviceError: if it is not installed, or no function of the card has
         a driver of XRT
     """

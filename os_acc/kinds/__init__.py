@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One folder for each kind of device, with all that only this kind needs.
+"""One directory for each kind of device, with all that only this kind needs.
 
 What serves all kinds asks module() and having() for the parts of a kind, so
 that no list but ALL has to name a new one. A part is imported when it is first
@@ -15,7 +15,7 @@ import importlib
 import importlib.util
 import types
 
-#: The kinds, by the names of their folders.
+#: The kinds, by the names of their directories.
 ALL = (
     'cyborg',
     'devfile',
@@ -30,7 +30,7 @@ ALL = (
     'vgpu',
 )
 
-#: The room of what runs as root. A kind has a folder in it, too.
+#: The room of what runs as root. A kind has a directory in it, too.
 ROOT = 'os_acc.privileged'
 
 

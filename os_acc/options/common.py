@@ -40,19 +40,19 @@ OPTS = [
     cfg.StrOpt(
         'state_path',
         default='/var/lib/os-acc',
-        help='Folder of the journal. It must be on a local disk. It belongs '
-        'to the user that the calling service runs as, and nobody else can '
-        'use it. If services of several users call os-acc, it must have mode '
-        '2770 and a group that these users are in: os-acc then lets the group '
-        'use everything that it makes there.',
+        help='Directory of the journal. It must be on a local disk. It '
+        'belongs to the user that the calling service runs as, and nobody '
+        'else can use it. If services of several users call os-acc, it must '
+        'have mode 2770 and a group that these users are in: os-acc then lets '
+        'the group use everything that it makes there.',
     ),
     cfg.StrOpt(
         'lock_path',
         default='',
         sample_default='<state_path>/locks',
-        help='Folder of the lock files. All services of the host that use '
-        'os-acc must use the same folder. If they run as several users and it '
-        'is not below state_path, it must have mode 2770 and the group of '
+        help='Directory of the lock files. All services of the host that use '
+        'os-acc must use the same directory. If they run as several users and '
+        'it is not below state_path, it must have mode 2770 and the group of '
         'state_path, too.',
     ),
     cfg.IntOpt(
@@ -91,10 +91,10 @@ OPTS = [
         'device_spec_dir',
         default='/etc/os-acc/device_spec.d',
         mutable=True,
-        help='Folder with files that end in .json, each with an entry of '
+        help='Directory with files that end in .json, each with an entry of '
         'device_spec or a list of entries. They come before those of '
-        'device_spec, in the order of the names of the files. The folder is '
-        'read anew at each call. It and its files must belong to root, and '
+        'device_spec, in the order of the names of the files. The directory '
+        'is read anew at each call. It and its files must belong to root, and '
         'must not be writable by others. "os-acc device allow" and "os-acc '
         'device deny" write such files.',
     ),
@@ -159,7 +159,8 @@ OPTS = [
     cfg.StrOpt(
         'xrt_path',
         default='/opt/xilinx/xrt',
-        help="Folder of AMD's XRT. Its tools load the user images of devices "
+        help="Directory of AMD's XRT. Its tools load the user images of "
+        'devices '
         'with "programmer": "amd" in device_spec. They run as root.',
     ),
     cfg.FloatOpt(

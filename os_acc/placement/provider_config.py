@@ -25,7 +25,7 @@ from os_acc.texts import yaml_documents
 #: The name of the file that os-acc writes.
 FILE = 'os-acc.yaml'
 #: The default of Nova's option [compute] provider_config_location.
-FOLDER = '/etc/nova/provider_config/'
+DIRECTORY = '/etc/nova/provider_config/'
 #: The compute node of the nova-compute that reads the file.
 THIS_NODE = '$COMPUTE_NODE'
 
@@ -82,14 +82,14 @@ def _fields(each: inventory.Inventory) -> dict[str, int | float]:
     }
 
 
-def published(folder: str) -> Published:
+def published(directory: str) -> Published:
     """Read what the file of os-acc tells Nova.
 
-    :param folder: Nova's option [compute] provider_config_location
+    :param directory: Nova's option [compute] provider_config_location
     :returns: nothing, if os-acc has not written a file there
     :raises InvalidRequest: if the file cannot be read
     """
-    return _published(_load(os.path.join(folder, FILE)))
+    return _published(_load(os.path.join(directory, FILE)))
 
 
 def _published(content: Any) -> Published:
@@ -105,13 +105,13 @@ def _published(content: Any) -> Published:
     return Published(frozenset(classes), frozenset(traits))
 
 
-def others(folder: str) -> Iterator[str]:
-    """Say which providers the other files of the folder define by a name.
+def others(directory: str) -> Iterator[str]:
+    """Say which providers the other files of the directory define by a name.
 
     :raises InvalidRequest: if another file also defines $COMPUTE_NODE, or
         cannot be read. nova-compute would not start with such a file
     """
-    for path in sorted(glob.glob(os.path.join(folder, '*.yaml'))):
+    for path in sorted(glob.glob(os.path.join(directory, '*.yaml'))):
         if os.path.basename(path) == FILE:
             continue
         for provider in _providers(_load(path)):
@@ -135,14 +135,14 @@ def others(folder: str) -> Iterator[str]:
 
 
 def install(
-    folder: str,
+    directory: str,
     offer: inventory.Offer,
     used: Collection[str],
     force: bool = False,
 ) -> bool:
     """Write the file, in one step.
 
-    :param folder: it is made if it does not exist
+    :param directory: it is made if it does not exist
     :param used: the resource classes that instances have now
     :param force: also replace a file that os-acc has not written, and remove
         resource classes that instances have
@@ -150,7 +150,7 @@ def install(
     :raises InvalidRequest: if it must not be written; nothing is changed
     :raises PrivilegeError: if it cannot be written
     """
-    path = os.path.join(folder, FILE)
+    path = os.path.join(directory, FILE)
     new = text(offer)
     if not force:
         content = _load(path)

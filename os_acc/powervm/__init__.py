@@ -53,7 +53,7 @@ OPTS = (
     cfg.StrOpt(
         'cert_path',
         default='/etc/ssl/certs/',
-        help='Folder with the certificate of the https server.',
+        help='Directory with the certificate of the https server.',
     ),
     cfg.StrOpt(
         'cert_ext',

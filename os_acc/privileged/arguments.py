@@ -61,7 +61,7 @@ def an_mdev(uuid: str, parent: str, kind: str) -> mdev.Mdev:
         if not isinstance(value, str):
             refuse(field, value, 'a text')
         mdev.check_name(value, field)
-    mdev.folder(uuid)
+    mdev.directory(uuid)
     return mdev.Mdev(uuid, parent, kind)
 
 

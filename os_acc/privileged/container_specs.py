@@ -39,8 +39,8 @@ from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
 from os_acc.spec import edits as spec_edits
 
-#: Where runtimes look for specs besides the folder of the option.
-FOLDERS = ('/etc/cdi', '/var/run/cdi')
+#: Where runtimes look for specs besides the directory of the option.
+DIRECTORIES = ('/etc/cdi', '/var/run/cdi')
 
 # How long to wait for other specs to be written. Each takes milliseconds.
 _LOCK_SECONDS = 30.0
@@ -65,7 +65,7 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     :raises DeviceBusy: if another VAN has a spec for the handle or for one of
         its device numbers, somebody else's spec has the name, or a container
         has the device files of the spec that the VAN had before
-    :raises PrivilegeError: if the folder or the file cannot be written
+    :raises PrivilegeError: if the directory or the file cannot be written
     :raises Timeout: if other specs are being written for 30 s
     """
     arguments.uuid(van)
@@ -124,11 +124,11 @@ def withdraw(van: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
     known = undo_log.container_specs.read(van)
     if known is None:
-        # Nothing of this boot is left, unless the folder survives a reboot.
+        # Nothing of this boot is left, unless the directory survives a reboot.
         conf = _options()
         _delete(conf.spec_dir, conf.kind, van)
         return
-    _delete(known.folder, known.kind, van)
+    _delete(known.directory, known.kind, van)
     container_users.wait(van, known, seconds)
     undo_log.container_specs.delete(van)
 
@@ -227,7 +227,7 @@ def _refuse_second(van: str, wanted: undo_log.ContainerSpec) -> None:
         else:
             continue
         file = container_spec.file_name(other.kind, name)
-        there = _files(other.folder).read(file) is not None
+        there = _files(other.directory).read(file) is not None
         if not there and not container_users.find(name, other):
             undo_log.container_specs.delete(name)
             continue
@@ -270,7 +270,7 @@ def _refuse_conflict(
         if other is None or other.instance != wanted.instance:
             continue
         file = container_spec.file_name(other.kind, each)
-        theirs = _files(other.folder).read(file)
+        theirs = _files(other.directory).read(file)
         if theirs is None or not container_spec.is_ours(
             theirs, other.kind, each
         ):
@@ -289,10 +289,10 @@ def _own(nodes: Collection[container_spec.Node]) -> list[list[Any]]:
     return [[node.path, *node.number] for node in nodes if not node.common]
 
 
-def _files(folder: str) -> root_files.RootFiles:
+def _files(directory: str) -> root_files.RootFiles:
     return root_files.RootFiles(
-        lambda: folder,
-        lambda: root_folder.open_at(folder, 0o755),
+        lambda: directory,
+        lambda: root_folder.open_at(directory, 0o755),
         durable=True,
         mode=0o644,
     )
@@ -307,14 +307,17 @@ def _replace(
         spec that is wanted
     """
     gone = [each for each in known.nodes if each not in wanted.nodes]
-    if gone or (known.folder, known.kind) != (wanted.folder, wanted.kind):
+    if gone or (known.directory, known.kind) != (
+        wanted.directory,
+        wanted.kind,
+    ):
         # First, so that no container starts with it after the look.
-        _delete(known.folder, known.kind, van)
+        _delete(known.directory, known.kind, van)
     container_users.wait(van, dataclasses.replace(known, nodes=gone), 0)
 
 
-def _delete(folder: str, kind: str, van: str) -> None:
-    files, name = _files(folder), container_spec.file_name(kind, van)
+def _delete(directory: str, kind: str, van: str) -> None:
+    files, name = _files(directory), container_spec.file_name(kind, van)
     text = files.read(name)
     if text is not None and container_spec.is_ours(text, kind, van):
         files.delete(name)
@@ -323,19 +326,20 @@ def _delete(folder: str, kind: str, van: str) -> None:
 def _refuse_others(conf: cfg.ConfigOpts.GroupAttr, van: str) -> None:
     """Check that nobody else defines a VAN's device.
 
-    A runtime drops a device that two specs of one folder define:
-    resolveConflict in pkg/cdi/cache.go. Of two folders, the later one counts.
+    A runtime drops a device that two specs of one directory define:
+    resolveConflict in pkg/cdi/cache.go. Of two directories, the later one
+    counts.
 
     :raises DeviceBusy: if somebody does
     """
     own = container_spec.file_name(conf.kind, van)
-    for folder in dict.fromkeys((conf.spec_dir, *FOLDERS)):
-        for name in _names(folder):
-            path = f'{folder}/{name}'
+    for directory in dict.fromkeys((conf.spec_dir, *DIRECTORIES)):
+        for name in _names(directory):
+            path = f'{directory}/{name}'
             text = _text(path)
             if van not in text or (
                 name == own
-                and _same(folder, conf.spec_dir)
+                and _same(directory, conf.spec_dir)
                 and container_spec.is_ours(text, conf.kind, van)
             ):
                 continue
@@ -350,9 +354,9 @@ def _refuse_others(conf: cfg.ConfigOpts.GroupAttr, van: str) -> None:
                 )
 
 
-def _names(folder: str) -> list[str]:
+def _names(directory: str) -> list[str]:
     try:
-        found = os.listdir(folder)
+        found = os.listdir(directory)
     except FileNotFoundError:
         return []
     return sorted(x for x in found if x.endswith(container_spec.SUFFIXES))

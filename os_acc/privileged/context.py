@@ -77,8 +77,8 @@ def check_users() -> None:
 
 
 @entry
-def check_folder() -> None:
-    """Check the folder of the record, for ``os-acc doctor``.
+def check_directory() -> None:
+    """Check the directory of the record, for ``os-acc doctor``.
 
     :raises PrivilegeError: if others than root could change it
     """
@@ -103,7 +103,7 @@ def start_in_background() -> None:
             target=_start, name='os-acc privsep start', daemon=True
         )
         thread.start()
-        # A process that ends before would leave the socket in the folder of
+        # A process that ends before would leave the socket in the directory of
         # temporary files, and privsep-helper with nobody to connect to.
         atexit.register(thread.join, privsep.LONGEST_WAIT)
 

@@ -102,9 +102,9 @@ def _files(
     files = open_files.nvidia_files(function.address)
     # Check this even if no driver is bound: the kernel removes the link to the
     # driver before the driver has released the function, which can take as
-    # long as a program uses it (drivers/base/dd.c). A function without folders
-    # below its own has neither block devices nor device files, because
-    # device_add() makes the folder first (drivers/base/core.c).
+    # long as a program uses it (drivers/base/dd.c). A function without
+    # directories below its own has neither block devices nor device files,
+    # because device_add() makes the directory first (drivers/base/core.c).
     if function.parts:
         blocks = snapshot or host_use.Snapshot.read()
         names = blocks.below(function.path)
@@ -112,8 +112,8 @@ def _files(
             path = f'{sysfs.DEV}/{name}'
             if file := device_file.read(path, blocks.paths[name], 'b'):
                 files.append(file)
-        for folder in blocks.folders(function.path):
-            files += open_files.device_files(folder)
+        for directory in blocks.directories(function.path):
+            files += open_files.device_files(directory)
     exclusive = [
         refusals.OPEN_EXCLUSIVELY.say(name=name).text
         for name in open_files.exclusively_used(names)
@@ -125,7 +125,7 @@ def _files(
 def of_mdev(uuid: str, instance_uuid: str) -> list[str]:
     """Find who has a mediated device open. See of_function()."""
     arguments.uuid(instance_uuid)
-    nodes = vfio.nodes(mdev.folder(uuid))
+    nodes = vfio.nodes(mdev.directory(uuid))
     return open_files.users_of(nodes) + libvirt_domains.users_of(
         None, uuid, instance_uuid
     )
@@ -140,7 +140,7 @@ def wait_until_closed(
     as removed. A QEMU that was killed shows no open files any more while the
     kernel still closes them.
 
-    :param path: the device's folder in sysfs
+    :param path: the device's directory in sysfs
     :param device: the device, for the error
     :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest still has it open

@@ -50,14 +50,14 @@ LOG = logging.getLogger(__name__)
 
 #: Only root can write in it. Root creates it. It is no option, because a
 #: caller must not choose it.
-FOLDER = '/var/lib/os-acc-root'
+DIRECTORY = '/var/lib/os-acc-root'
 
 # Seconds to wait while other notes are written, which takes milliseconds.
 _LOCK_SECONDS = 10.0
 
 #: The files of the notes.
 files = root_files.RootFiles(
-    lambda: FOLDER, lambda: root_folder.open_at(FOLDER), durable=True
+    lambda: DIRECTORY, lambda: root_folder.open_at(DIRECTORY), durable=True
 )
 
 #: Kinds of notes: see noted.

@@ -3,7 +3,7 @@
 """What the operator offers, as the privileged half reads it.
 
 No caller can say what is offered. The daemon reads the configuration files
-that it was started with, and the folder device_spec_dir, at each call. It
+that it was started with, and the directory device_spec_dir, at each call. It
 refuses a file that another user than root could have written.
 """
 

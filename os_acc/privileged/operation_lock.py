@@ -23,7 +23,7 @@ from typing import TypeVar
 from os_acc import exception
 from os_acc.privileged import root_folder
 
-_FOLDER = 'locks'
+_DIRECTORY = 'locks'
 
 _T = TypeVar('_T')
 
@@ -32,7 +32,7 @@ _T = TypeVar('_T')
 def held(path: str, seconds: float) -> Iterator[int]:
     """Hold the lock of a device: flock(2) on a file with the device's name.
 
-    :param path: the device's folder in sysfs
+    :param path: the device's directory in sysfs
     :param seconds: how long to wait for the lock. Give less than the whole
         operation may take, so that the error names what it waited for.
     :returns: a file descriptor that stands for the lock, for kept_until()
@@ -54,7 +54,7 @@ def named(name: str, seconds: float) -> Iterator[int]:
 
     :param name: without slashes, such as the world wide name of a namespace
     """
-    fd = root_folder.open_file(_FOLDER, name)
+    fd = root_folder.open_file(_DIRECTORY, name)
     try:
         _lock(fd, name, seconds)
         yield fd

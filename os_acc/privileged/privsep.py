@@ -285,7 +285,7 @@ class Context(priv_context.PrivContext):
             return command
         for place, option in enumerate(command[:-1]):
             if option in ('--config-file', '--config-dir'):
-                # The daemon has another working folder.
+                # The daemon has another working directory.
                 command[place + 1] = os.path.abspath(command[place + 1])
         if command[0] == 'sudo':
             command[:1] = [] if os.geteuid() == 0 else ['sudo', '-n']

@@ -16,13 +16,13 @@ _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RootFiles:
-    """The files of one folder, see root_folder.
+    """The files of one directory, see root_folder.
 
     A file is replaced in one step.
 
-    :param path: gives the folder's path, for errors
-    :param opened: opens the folder, and makes it if it does not exist; gives a
-        file descriptor, which is closed here
+    :param path: gives the directory's path, for errors
+    :param opened: opens the directory, and makes it if it does not exist;
+        gives a file descriptor, which is closed here
     :param durable: whether the files must survive a loss of power
     :param mode: of the files
     """
@@ -44,14 +44,14 @@ class RootFiles:
         return f'{self._path()}/{name}'
 
     def names(self) -> list[str]:
-        """The names of all files; empty if the folder does not exist.
+        """The names of all files; empty if the directory does not exist.
 
-        :raises PrivilegeError: if the folder cannot be trusted or read
+        :raises PrivilegeError: if the directory cannot be trusted or read
         """
         if not os.path.lexists(self._path()):
             return []
-        with self._opened('') as folder:
-            found = os.listdir(folder)
+        with self._opened('') as directory:
+            found = os.listdir(directory)
         return sorted(each for each in found if not each.endswith('.new'))
 
     def read(self, name: str) -> str | None:
@@ -62,9 +62,9 @@ class RootFiles:
         root_folder.check_name(name)
         if not os.path.lexists(self._path()):
             return None
-        with self._opened(name) as folder:
+        with self._opened(name) as directory:
             try:
-                fd = os.open(name, os.O_RDONLY | _SAFE, dir_fd=folder)
+                fd = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory)
             except FileNotFoundError:
                 return None
             with open(fd, encoding='utf-8', errors='replace') as file:
@@ -78,16 +78,16 @@ class RootFiles:
         root_folder.check_name(name)
         new = f'{name}.new'
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE
-        with self._opened(name) as folder:
-            fd = os.open(new, flags, self._mode, dir_fd=folder)
+        with self._opened(name) as directory:
+            fd = os.open(new, flags, self._mode, dir_fd=directory)
             with open(fd, 'w', encoding='utf-8') as file:
                 file.write(text)
                 os.fchmod(fd, self._mode)
                 file.flush()
                 if self._durable:
                     os.fsync(fd)
-            os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-            self._sync(folder)
+            os.replace(new, name, src_dir_fd=directory, dst_dir_fd=directory)
+            self._sync(directory)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists.
@@ -98,24 +98,24 @@ class RootFiles:
         if not os.path.lexists(self._path()):
             return
         with (
-            self._opened(name) as folder,
+            self._opened(name) as directory,
             contextlib.suppress(FileNotFoundError),
         ):
-            os.unlink(name, dir_fd=folder)
-            self._sync(folder)
+            os.unlink(name, dir_fd=directory)
+            self._sync(directory)
 
-    def _sync(self, folder: int) -> None:
+    def _sync(self, directory: int) -> None:
         if self._durable:
-            os.fsync(folder)
+            os.fsync(directory)
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
-        folder = self._open()
+        directory = self._open()
         try:
-            yield folder
+            yield directory
         except OSError as err:
             raise exception.PrivilegeError(
                 reason=f'{self.path(name)}: {exception.describe(err)}'
             ) from err
         finally:
-            os.close(folder)
+            os.close(directory)

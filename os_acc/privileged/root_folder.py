@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The folder of the privileged half: its locks and its record of its acts.
+"""The directory of the privileged half: its locks and its record of its acts.
 
 Only root may read or change what is in it. A user who could open a lock file
 could hold the lock, and stop all operations on a device.
@@ -20,15 +20,15 @@ from os_acc import exception
 PATH = '/run/os-acc'
 
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_folder(name: str) -> int:
-    """Open a folder below PATH. It and PATH are made if they do not exist.
+def open_directory(name: str) -> int:
+    """Open a directory below PATH. It and PATH are made if they do not exist.
 
     :returns: a file descriptor, which the caller closes
-    :raises PrivilegeError: if one of the two is a link or no folder, belongs
-        to another user, or can be written by others
+    :raises PrivilegeError: if one of the two is a link or no directory,
+        belongs to another user, or can be written by others
     """
     top = _open(PATH, None)
     try:
@@ -38,24 +38,24 @@ def open_folder(name: str) -> int:
 
 
 def open_at(path: str, mode: int = 0o700) -> int:
-    """Open another folder that only root may write to, as open_folder().
+    """Open another directory that only root may write to, as open_directory().
 
-    It is made if it does not exist. The folders above it must exist, and only
-    root may be able to write to them: they are not checked.
+    It is made if it does not exist. The directories above it must exist, and
+    only root may be able to write to them: they are not checked.
 
-    :param mode: of the folder, if it is made
+    :param mode: of the directory, if it is made
     """
     return _open(path, None, mode)
 
 
-def open_file(folder: str, name: str) -> int:
-    """Open a file in a folder below PATH. It is made if it does not exist.
+def open_file(directory: str, name: str) -> int:
+    """Open a file in a directory below PATH. It is made if it does not exist.
 
     :param name: the name of a device, such as '0000:3b:00.0'
     :returns: a file descriptor, which the caller closes
-    :raises PrivilegeError: as open_folder(), or if the file is a link
+    :raises PrivilegeError: as open_directory(), or if the file is a link
     """
-    parent = open_folder(folder)
+    parent = open_directory(directory)
     try:
         return os.open(
             check_name(name),
@@ -64,7 +64,9 @@ def open_file(folder: str, name: str) -> int:
             dir_fd=parent,
         )
     except OSError as err:
-        raise _refused(f'{PATH}/{folder}/{name}', str(err.strerror)) from err
+        raise _refused(
+            f'{PATH}/{directory}/{name}', str(err.strerror)
+        ) from err
     finally:
         os.close(parent)
 
@@ -72,7 +74,7 @@ def open_file(folder: str, name: str) -> int:
 def check() -> None:
     """Check PATH, and make nothing, for ``os-acc doctor``.
 
-    :raises PrivilegeError: as open_folder()
+    :raises PrivilegeError: as open_directory()
     """
     if os.path.lexists(PATH):
         os.close(_open(PATH, None))
@@ -99,7 +101,7 @@ def _open(name: str, parent: int | None, mode: int = 0o700) -> int:
         with contextlib.suppress(FileExistsError):
             # oslo.privsep sets the umask to 0.
             os.mkdir(name, mode, dir_fd=parent)
-        fd = os.open(name, _FOLDER, dir_fd=parent)
+        fd = os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as err:
         raise _refused(path, str(err.strerror)) from err
     status = os.fstat(fd)
@@ -116,6 +118,7 @@ def _open(name: str, parent: int | None, mode: int = 0o700) -> int:
 
 def _refused(path: str, reason: str) -> exception.PrivilegeError:
     return exception.PrivilegeError(
-        reason=f'{path}: {reason}. It must be a folder or file that only user '
-        f'id {os.geteuid()} can write to; os-acc makes it if it does not exist'
+        reason=f'{path}: {reason}. It must be a directory or file that only '
+        f'user id {os.geteuid()} can write to; os-acc makes it if it does not '
+        f'exist'
     )

@@ -30,14 +30,14 @@ def reread(
     for path in conf.config_file or ():
         trust.check_file(path)
         arguments += ['--config-file', path]
-    for folder in conf.config_dir or ():
-        # The default folders need not exist.
-        if not os.path.isdir(folder):
+    for directory in conf.config_dir or ():
+        # The default directories need not exist.
+        if not os.path.isdir(directory):
             continue
-        trust.check_folder(folder)
-        for path in sorted(glob.glob(f'{glob.escape(folder)}/*.conf')):
+        trust.check_directory(directory)
+        for path in sorted(glob.glob(f'{glob.escape(directory)}/*.conf')):
             trust.check_file(path)
-        arguments += ['--config-dir', folder]
+        arguments += ['--config-dir', directory]
     fresh = cfg.ConfigOpts()
     register(fresh)
     nova_options.register(fresh)

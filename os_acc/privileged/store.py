@@ -66,7 +66,7 @@ def _read(hint: Any, value: Any) -> Any:
 class Store(Generic[_T]):
     """Files of one kind, by their names.
 
-    :ivar files: the folder
+    :ivar files: the directory
     :ivar made: makes the object of what JSON has; None: there is none. It
         raises LookupError, TypeError, ValueError or InvalidRequest if the file
         is damaged
@@ -83,7 +83,7 @@ class Store(Generic[_T]):
     damaged: _T | None = None
 
     def names(self) -> list[str]:
-        """The names of all files of the folder."""
+        """The names of all files of the directory."""
         return self.files.names()
 
     def read(self, name: str) -> _T | None:

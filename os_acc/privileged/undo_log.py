@@ -60,7 +60,7 @@ class Storage(Record):
 class ContainerSpec(Record):
     """The CDI spec of a VAN. See container_specs.
 
-    :ivar folder: where its file is
+    :ivar directory: where its file is
     :ivar kind: of its device
     :ivar instance: the instance of the VAN
     :ivar nodes: path, type, major and minor of each device file in it, without
@@ -70,7 +70,7 @@ class ContainerSpec(Record):
         container_use.User
     """
 
-    folder: str
+    directory: str
     kind: str
     instance: str
     nodes: list[list[Any]]
@@ -87,11 +87,11 @@ class Records(store.Store[_T]):
     The files need not survive a loss of power, because the state of the
     devices does not survive it either. A record of an earlier boot is none.
 
-    :param folder: the name of their folder below root_folder.PATH
+    :param directory: the name of their directory below root_folder.PATH
     :param kind: the class of their contents
     """
 
-    def __init__(self, folder: str, kind: type[_T]) -> None:
+    def __init__(self, directory: str, kind: type[_T]) -> None:
         def of_this_boot(found: Any) -> _T | None:
             # /run of a container may outlive a reboot of the host.
             if found['boot_id'] != boot.boot_id():
@@ -99,8 +99,8 @@ class Records(store.Store[_T]):
             return kind(**found['before'])
 
         files = root_files.RootFiles(
-            lambda: f'{root_folder.PATH}/{folder}',
-            lambda: root_folder.open_folder(folder),
+            lambda: f'{root_folder.PATH}/{directory}',
+            lambda: root_folder.open_directory(directory),
             durable=False,
         )
         super().__init__(

@@ -4,8 +4,8 @@
 
 A card that gets a new image for the whole chip loses its PCI functions for a
 moment: they leave the bus and come back in the same slot. The kernel then
-makes new folders for them in sysfs, with other inode numbers, and their VFs
-are gone.
+makes new directories for them in sysfs, with other inode numbers, and their
+VFs are gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONF = cfg.CONF
 class Seen:
     """A PCI function, no VF, as it was before the programming.
 
-    :ivar inode: of its folder in sysfs; None: it was not there
+    :ivar inode: of its directory in sysfs; None: it was not there
     :ivar vfs: how many VFs it had
     """
 

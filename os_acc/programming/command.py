@@ -97,7 +97,7 @@ class CommandProgrammer(programmer.Programmer):
         pattern = self._spec.function_file
         if pattern is None or self._region != programs.WHOLE:
             return None
-        paths = glob.glob(f'{pci.folder(self.device)}/{pattern}')
+        paths = glob.glob(f'{pci.directory(self.device)}/{pattern}')
         if len(paths) != 1:
             return None
         return sysfs.read(paths[0]) or ''

@@ -17,13 +17,13 @@ from os_acc.spec import values as spec_values
 from os_acc.state import atomic_file
 
 
-def path_of(folder: str, name: str) -> str:
+def path_of(directory: str, name: str) -> str:
     """The file that ``os-acc device allow`` and ``deny`` write for a device.
 
     :param name: a PCI address in its canonical form, or the name of a parent
         of mediated devices: without slashes
     """
-    return os.path.join(folder, f'50-os-acc-{name}.json')
+    return os.path.join(directory, f'50-os-acc-{name}.json')
 
 
 def check_names(entry: dict[str, Any], name: str) -> None:
@@ -74,7 +74,7 @@ def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
 def write(path: str, text: str) -> None:
     """Write a file, atomically. See path_of() and add().
 
-    The folder is made if it does not exist.
+    The directory is made if it does not exist.
 
     :raises PrivilegeError: if it cannot be written
     """

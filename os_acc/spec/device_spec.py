@@ -3,7 +3,7 @@
 """The option device_spec: which devices of the host os-acc may touch.
 
 Its syntax is that of Nova's ``[pci] device_spec``: JSON objects, each of which
-names devices and says how they are offered. The files of the folder
+names devices and says how they are offered. The files of the directory
 ``[os_acc] device_spec_dir`` add to it. A device that no entry names is not
 offered.
 """
@@ -280,7 +280,7 @@ def _offered(spec: Spec | None, kind: str, device: str) -> Spec:
 
 
 def load(conf: cfg.ConfigOpts) -> Specs:
-    """Read ``[os_acc] device_spec`` and the folder ``device_spec_dir``.
+    """Read ``[os_acc] device_spec`` and the directory ``device_spec_dir``.
 
     They are read at each call, so that a change takes effect at once. If one
     entry is malformed, none counts: it could be the one that denies a device.

@@ -37,7 +37,7 @@ _LONGEST_WAIT = 24 * 3600
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
-    """A file or folder of the host that the container sees.
+    """A file or directory of the host that the container sees.
 
     :ivar type: the type of the file system; None: the runtime decides
     """

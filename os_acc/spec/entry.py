@@ -91,7 +91,7 @@ class Spec:
     :ivar clear: the command that removes the function from a device
     :ivar progress: a regular expression whose group is the percentage in the
         output of a command, see spec_commands.progress()
-    :ivar function_file: a glob below the device's folder in sysfs, for the
+    :ivar function_file: a glob below the device's directory in sysfs, for the
         file that contains the id of the device's function
     :ivar persistent: whether a device keeps its function over a reboot of the
         host

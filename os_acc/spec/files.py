@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The folder [os_acc] device_spec_dir: JSON files that add to device_spec.
+"""The directory [os_acc] device_spec_dir: JSON files that add to device_spec.
 
 A file is read only if nobody but root, or the user of this process, can have
 written it. The privileged daemon runs as root, so it reads only files of root.
@@ -19,7 +19,7 @@ from os_acc.texts import documents
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file of the folder.
+    """A file of the directory.
 
     :ivar text: JSON: an entry of device_spec, or a list of entries
     """
@@ -28,26 +28,26 @@ class File:
     text: str
 
 
-def read_all(folder: str) -> list[File]:
-    """Read the files ``*.json`` of the folder, in the order of their names.
+def read_all(directory: str) -> list[File]:
+    """Read the files ``*.json`` of the directory, in the order of their names.
 
-    :param folder: empty: there is none
-    :returns: nothing if the folder does not exist
-    :raises InvalidRequest: if the folder or a file cannot be read, or another
-        user could have written it
+    :param directory: empty: there is none
+    :returns: nothing if the directory does not exist
+    :raises InvalidRequest: if the directory or a file cannot be read, or
+        another user could have written it
     """
     try:
-        names = sorted(os.listdir(folder)) if folder else []
+        names = sorted(os.listdir(directory)) if directory else []
     except FileNotFoundError:
         return []
     except OSError as err:
-        _unreadable(folder, err)
-    if folder:
-        trust.check_folder(folder)
+        _unreadable(directory, err)
+    if directory:
+        trust.check_directory(directory)
     found = []
     for name in names:
         if name.endswith('.json') and not name.startswith('.'):
-            path = os.path.join(folder, name)
+            path = os.path.join(directory, name)
             text = read(path)
             if text is not None:
                 found.append(File(path, text))
@@ -55,7 +55,7 @@ def read_all(folder: str) -> list[File]:
 
 
 def read(path: str) -> str | None:
-    """Read a file of the folder; None if it does not exist.
+    """Read a file of the directory; None if it does not exist.
 
     :raises InvalidRequest: as read_all()
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May a file or folder be trusted: who else could have written it?
+"""May a file or directory be trusted: who else could have written it?
 
 What root reads from a file must come from root. A process of another user also
 trusts its own files.
@@ -17,10 +17,10 @@ from os_acc import exception
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def check_folder(path: str) -> None:
-    """Check that only root, or this process's user, can write in a folder.
+def check_directory(path: str) -> None:
+    """Check that only root, or this process's user, can write in a directory.
 
-    :raises InvalidRequest: if others could, or could replace the folder
+    :raises InvalidRequest: if others could, or could replace the directory
     """
     real = os.path.realpath(path)
     check(path, os.stat(real))
@@ -43,7 +43,7 @@ def check_file(path: str) -> None:
 
 
 def check(path: str, found: os.stat_result, sticky: bool = False) -> None:
-    """Check the owner and the mode of a file or folder.
+    """Check the owner and the mode of a file or directory.
 
     :param path: for the error
     :param found: its owner and mode
@@ -52,8 +52,8 @@ def check(path: str, found: os.stat_result, sticky: bool = False) -> None:
     """
     if found.st_uid not in (0, os.geteuid()):
         refuse(path, 'owner', f'user id {found.st_uid}', 'root')
-    # In a folder with the sticky bit, such as /tmp, nobody can replace the
-    # files and folders of another user: chmod(2).
+    # In a directory with the sticky bit, such as /tmp, nobody can replace the
+    # files and directories of another user: chmod(2).
     if found.st_mode & _WRITABLE and not (
         sticky and found.st_mode & stat.S_ISVTX
     ):
@@ -66,7 +66,7 @@ def check(path: str, found: os.stat_result, sticky: bool = False) -> None:
 
 
 def check_above(real: str) -> None:
-    """Check the folders above a path that has no links. See check()."""
+    """Check the directories above a path that has no links. See check()."""
     while real != os.path.dirname(real):
         real = os.path.dirname(real)
         check(real, os.stat(real), sticky=True)

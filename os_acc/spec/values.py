@@ -234,10 +234,10 @@ def _placement_name(
 
 
 def glob_below(key: str, value: Any) -> str:
-    """Read a glob below the folder of a device in sysfs."""
+    """Read a glob below the directory of a device in sysfs."""
     path = text(key, value)
     if path.startswith('/') or '..' in path.split('/'):
-        refuse(key, value, 'a glob below the folder of the device in sysfs')
+        refuse(key, value, 'a glob below the directory of the device in sysfs')
     return path
 
 

@@ -8,21 +8,21 @@ import os
 import tempfile
 
 
-def write(path: str, text: str, mode: int, folder_mode: int) -> None:
+def write(path: str, text: str, mode: int, directory_mode: int) -> None:
     """Write a file in one step, so that it survives a loss of power.
 
-    Its folder, and the folders above, are made if they do not exist. The
-    process's umask does not matter.
+    Its directory, and the directories above, are made if they do not exist.
+    The process's umask does not matter.
 
     :param mode: of the file
-    :param folder_mode: of its folder, if it is made
+    :param directory_mode: of its directory, if it is made
     :raises OSError: if it cannot be written; nothing is left of it then
     """
     path = os.path.abspath(path)
-    folder = os.path.dirname(path)
-    _make(folder, folder_mode)
-    # The prefix hides the file from those who read all files of the folder.
-    fd, new = tempfile.mkstemp('.new', '.', folder)
+    directory = os.path.dirname(path)
+    _make(directory, directory_mode)
+    # The prefix hides the file from those who read all files of the directory.
+    fd, new = tempfile.mkstemp('.new', '.', directory)
     try:
         with open(fd, 'w', encoding='utf-8') as file:
             file.write(text)
@@ -33,7 +33,7 @@ def write(path: str, text: str, mode: int, folder_mode: int) -> None:
     except BaseException:
         os.unlink(new)
         raise
-    _sync(folder)
+    _sync(directory)
 
 
 def remove(path: str) -> bool:
@@ -50,19 +50,19 @@ def remove(path: str) -> bool:
     return True
 
 
-def _make(folder: str, mode: int) -> None:
-    if os.path.isdir(folder):
+def _make(directory: str, mode: int) -> None:
+    if os.path.isdir(directory):
         return
-    _make(os.path.dirname(folder), 0o755)
+    _make(os.path.dirname(directory), 0o755)
     try:
-        os.mkdir(folder)
+        os.mkdir(directory)
     except FileExistsError:
         return
-    os.chmod(folder, mode)
+    os.chmod(directory, mode)
 
 
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def _sync(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Makes the files and folders of a state path, for one user or for a group.
+"""Makes the files and directories of a state path, for one user or for a
+group.
 
-A folder is shared if its group can write to it and its setgid bit is set
-(mode 2770). Root makes it once. What os-acc makes in a shared folder belongs
-to the group of the folder, and the group can read and write it: files have
-mode 0660, folders 2770. What os-acc makes in any other folder belongs to its
-user alone: 0600 and 0700. The umask of the process does not matter.
+A directory is shared if its group can write to it and its setgid bit is set
+(mode 2770). Root makes it once. What os-acc makes in a shared directory
+belongs to the group of the directory, and the group can read and write it:
+files have mode 0660, directories 2770. What os-acc makes in any other
+directory belongs to its user alone: 0600 and 0700. The umask of the process
+does not matter.
 
 A file gets its mode before it gets its name. Otherwise another user could find
 a file that it may not open yet, or for ever if the process is killed.
@@ -31,19 +33,19 @@ _UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARED = stat.S_ISGID | stat.S_IRWXG
 
 
-def group_of(folder: str) -> int | None:
-    """Return the id of the group that shares a folder; None if none does.
+def group_of(directory: str) -> int | None:
+    """Return the id of the group that shares a directory; None if none does.
 
-    :raises OSError: if the folder cannot be examined
+    :raises OSError: if the directory cannot be examined
     """
-    found = os.stat(folder)
+    found = os.stat(directory)
     return found.st_gid if is_shared(found) else None
 
 
 def is_shared(found: os.stat_result) -> bool:
-    """Say whether a folder is shared with its group.
+    """Say whether a directory is shared with its group.
 
-    A folder that all users can write to is not. Neither is one with the
+    A directory that all users can write to is not. Neither is one with the
     sticky bit, because there only the owner of a file can remove it.
     """
     return (
@@ -58,18 +60,18 @@ def is_member(gid: int) -> bool:
     return os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups())
 
 
-def make_folder(path: str) -> None:
-    """Make a folder, and the folders above it, if they do not exist.
+def make_directory(path: str) -> None:
+    """Make a directory, and the directories above it, if they do not exist.
 
-    Each is shared if the folder above it is.
+    Each is shared if the directory above it is.
 
-    :raises OSError: if a folder cannot be made
+    :raises OSError: if a directory cannot be made
     """
     path = os.path.abspath(path)
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
-    make_folder(above)
+    make_directory(above)
     if group_of(above) is None:
         try:
             os.mkdir(path, 0o700)
@@ -85,8 +87,8 @@ def make_folder(path: str) -> None:
             _adopt(fd, above)
         finally:
             os.close(fd)
-        # rename(2) puts a folder in the place of an empty one, so both of two
-        # processes may succeed.
+        # rename(2) puts a directory in the place of an empty one, so both of
+        # two processes may succeed.
         os.rename(new, path)
     except OSError:
         shutil.rmtree(new, ignore_errors=True)
@@ -94,15 +96,15 @@ def make_folder(path: str) -> None:
             raise
 
 
-def new_file(folder: str, prefix: str = NEW) -> tuple[int, str]:
+def new_file(directory: str, prefix: str = NEW) -> tuple[int, str]:
     """Make a file with a temporary name.
 
     :returns: its descriptor, open for reading and writing, and its path
     :raises OSError: if it cannot be made
     """
-    fd, path = tempfile.mkstemp(prefix=prefix, dir=folder)
+    fd, path = tempfile.mkstemp(prefix=prefix, dir=directory)
     try:
-        _adopt(fd, folder)
+        _adopt(fd, directory)
     except BaseException:
         os.close(fd)
         os.unlink(path)
@@ -143,12 +145,13 @@ def open_file(path: str) -> int:
 
 
 def repair(path: str) -> None:
-    """Give a file or folder the group and the mode that its folder demands.
+    """Give a file or directory the group and the mode that its directory
+    demands.
 
-    Does nothing if it does not exist. In a shared folder a user repairs only
-    what belongs to it, and root nothing: the group could have moved any file
-    of root there. Never follows a symbolic link, and leaves a file with
-    several names alone: one of them may be outside of the folder.
+    Does nothing if it does not exist. In a shared directory a user repairs
+    only what belongs to it, and root nothing: the group could have moved any
+    file of root there. Never follows a symbolic link, and leaves a file with
+    several names alone: one of them may be outside of the directory.
 
     :raises OSError: if it cannot be changed
     """
@@ -158,14 +161,14 @@ def repair(path: str) -> None:
         fd = os.open(path, _UNOPENED)
     except FileNotFoundError:
         return
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     try:
         found = os.fstat(fd)
         mine = found.st_uid == os.geteuid() != 0
-        if (mine or group_of(folder) is None) and (
+        if (mine or group_of(directory) is None) and (
             stat.S_ISDIR(found.st_mode) or _is_only_name(found)
         ):
-            _adopt(fd, folder)
+            _adopt(fd, directory)
     finally:
         os.close(fd)
 
@@ -195,29 +198,30 @@ def _is_only_name(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
-def mode_in(gid: int | None, folder: bool) -> int:
-    """Return the mode that a file or folder has in a folder.
+def mode_in(gid: int | None, directory: bool) -> int:
+    """Return the mode that a file or directory has in a directory.
 
-    :param gid: of the group that shares the folder above; None: none does
+    :param gid: of the group that shares the directory above; None: none does
     """
     if gid is None:
-        return 0o700 if folder else 0o600
-    return 0o2770 if folder else 0o660
+        return 0o700 if directory else 0o600
+    return 0o2770 if directory else 0o660
 
 
 def _adopt(fd: int, above: str) -> None:
-    """Set group and mode of an open file or folder, as its folder demands.
+    """Set group and mode of an open file or directory, as its directory
+    demands.
 
-    What root makes in a shared folder gets the owner of the folder, too.
+    What root makes in a shared directory gets the owner of the directory, too.
     """
-    folder = os.stat(above)
-    gid = folder.st_gid if is_shared(folder) else None
+    directory = os.stat(above)
+    gid = directory.st_gid if is_shared(directory) else None
     found = os.fstat(fd)
     # fchown(2) and fchmod(2) refuse a descriptor of O_PATH. This path always
     # leads to the open file, whatever its name names by now.
     path = f'/proc/self/fd/{fd}'
     if gid is not None:
-        uid = folder.st_uid if os.geteuid() == 0 else found.st_uid
+        uid = directory.st_uid if os.geteuid() == 0 else found.st_uid
         if (found.st_uid, found.st_gid) != (uid, gid):
             # Before chmod: chown(2) can clear the setgid bit.
             os.chown(path, uid, gid)

@@ -2,8 +2,8 @@
 
 """Says which user may not use a state path, and where the way out is told.
 
-The users of a shared folder are trusted equally: who can write to the journal
-can make os-acc act on the devices that device_spec offers.
+The users of a shared directory are trusted equally: who can write to the
+journal can make os-acc act on the devices that device_spec offers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import stat
 from os_acc import exception
 from os_acc.state import files as state_files
 
-#: Where to read how root shares a folder.
+#: Where to read how root shares a directory.
 PAGE = 'see "Two users" in the documentation'
 
 
 def check(path: str) -> None:
-    """Check that this process's user may use a folder, and may make it.
+    """Check that this process's user may use a directory, and may make it.
 
-    The folder must belong to this user, or be shared with a group of which
+    The directory must belong to this user, or be shared with a group of which
     this user is a member. If another user, such as root, made a journal in a
-    folder of one user, the service could not write it.
+    directory of one user, the service could not write it.
 
     :raises JournalError: if it may not; the error says what to do
     """
@@ -38,35 +38,35 @@ def check(path: str) -> None:
         except PermissionError as err:
             raise _refused(path, unreachable(path)) from err
         except OSError:
-            return  # opening the journal tells what is wrong with the folder
+            return  # opening the journal tells what is wrong with it
     if not stat.S_ISDIR(found.st_mode):
         return
     if place == path and found.st_mode & stat.S_IWOTH:
         raise _refused(
             path,
-            f'all users can write to the folder {path}; run as root: chmod '
+            f'all users can write to the directory {path}; run as root: chmod '
             f'o-w {path}',
         )
     me = os.geteuid()
     if state_files.is_shared(found):
         may = state_files.is_member(found.st_gid)
     else:
-        # What root makes in another user's folder belongs to root.
+        # What root makes in another user's directory belongs to root.
         may = found.st_uid == me or (place != path and me != 0)
     if not may:
         raise _refused(path, refusal(place))
 
 
 def refusal(place: str) -> str:
-    """Say who may use a folder or a file, and that this process may not.
+    """Say who may use a directory or a file, and that this process may not.
 
     :raises OSError: if it cannot be examined
     """
     found = os.stat(place)
     me = state_files.user(os.geteuid())
-    folder = stat.S_ISDIR(found.st_mode)
+    directory = stat.S_ISDIR(found.st_mode)
     text = (
-        f'the {"folder" if folder else "file"} {place} belongs to '
+        f'the {"directory" if directory else "file"} {place} belongs to '
         f'{state_files.user(found.st_uid)} and '
         f'{state_files.group(found.st_gid)} with mode '
         f'{stat.S_IMODE(found.st_mode):04o}, and this process runs as {me}'
@@ -80,9 +80,9 @@ def refusal(place: str) -> str:
 
 
 def belongs_to_another(path: str) -> bool:
-    """Say whether root would have to be another user to use a folder.
+    """Say whether root would have to be another user to use a directory.
 
-    What root makes in it belongs to root, unless the folder is shared.
+    What root makes in it belongs to root, unless the directory is shared.
     """
     if os.geteuid() or not os.path.isdir(path):
         return False
@@ -91,7 +91,7 @@ def belongs_to_another(path: str) -> bool:
 
 
 def become_owner(path: str) -> None:
-    """As root, go on as the user that a folder belongs to, for good.
+    """As root, go on as the user that a directory belongs to, for good.
 
     :raises OSError: if that is not possible
     """
@@ -107,7 +107,7 @@ def become_owner(path: str) -> None:
 
 
 def unreachable(path: str) -> str:
-    """Say which folder keeps this process away from a path."""
+    """Say which directory keeps this process away from a path."""
     place = path
     while place != os.path.dirname(place):
         place = os.path.dirname(place)
@@ -118,21 +118,21 @@ def unreachable(path: str) -> str:
     return f'{state_files.user(os.geteuid())} may not use {path}'
 
 
-def hint(folder: str, *paths: str) -> str:
-    """Explain why this process cannot use a folder or files in it.
+def hint(directory: str, *paths: str) -> str:
+    """Explain why this process cannot use a directory or files in it.
 
-    :param paths: of files in the folder; they may be missing
+    :param paths: of files in the directory; they may be missing
     :returns: sentences to append to an error; empty if access is permitted
     """
     try:
-        os.stat(folder)
+        os.stat(directory)
     except PermissionError:
-        return f': {unreachable(folder)}'
+        return f': {unreachable(directory)}'
     except OSError:
         return ''
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return f'. The file system of {folder} is mounted read-only'
-    for place in (folder, *paths):
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return f'. The file system of {directory} is mounted read-only'
+    for place in (directory, *paths):
         if os.path.exists(place) and not os.access(place, os.R_OK | os.W_OK):
             text = refusal(place)
             return f'. {text[0].upper()}{text[1:]}'

@@ -83,9 +83,9 @@ class ContractBase:
         """Make the plugin of the process."""
         raise NotImplementedError
 
-    def make_kernel(self, folder: pathlib.Path) -> kernel_module.Kernel:
-        """Make the kernel of the fixture ``kernel``, in an empty folder."""
-        return kernel_module.Kernel(folder)
+    def make_kernel(self, directory: pathlib.Path) -> kernel_module.Kernel:
+        """Make the kernel of the fixture ``kernel``, in an empty directory."""
+        return kernel_module.Kernel(directory)
 
     @pytest.fixture(name='kernel')
     def _kernel(
@@ -106,13 +106,13 @@ class ContractBase:
         made.end()
 
     def start(
-        self, folder: pathlib.Path, patch: pytest.MonkeyPatch
+        self, directory: pathlib.Path, patch: pytest.MonkeyPatch
     ) -> Service:
         """Start a process that uses os-acc. The caller ends it."""
         kernel = self.kernel
         self._deadlines = deadlines_module.Deadlines(self.call_seconds)
         made = Service(
-            folder,
+            directory,
             patch,
             mortal_module.Mortal() if kernel is None else kernel.process,
             self.make_any_driver,
@@ -123,7 +123,7 @@ class ContractBase:
         made.start()
         if kernel is not None:
             # The fixture has put the records of the privileged half into its
-            # folder; a reboot of the kernel has to remove them.
+            # directory; a reboot of the kernel has to remove them.
             kernel.install(patch)
         return made
 

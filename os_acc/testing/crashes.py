@@ -68,7 +68,7 @@ class Crashes(contract_base.ContractBase):
 
     def test_a_kill_in_the_recovery(self, service: Service) -> None:
         """The process dies in plug, and the next one in the recovery."""
-        self.whole(service, 0)  # which may make folders that stay
+        self.whole(service, 0)  # which may make directories that stay
         before = self.look()
         plug = functools.partial(self.plug_one, 0)
         number, died = 0, True

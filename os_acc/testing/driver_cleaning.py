@@ -24,8 +24,8 @@ class Cleaning(driver_hooks.DriverHooks):
     def test_cleaning_command_runs_at_the_release(
         self, service: contract_base.Service
     ) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            self._try_cleaning(service, pathlib.Path(folder) / 'said')
+        with tempfile.TemporaryDirectory() as directory:
+            self._try_cleaning(service, pathlib.Path(directory) / 'said')
 
     def _try_cleaning(
         self, service: contract_base.Service, said: pathlib.Path

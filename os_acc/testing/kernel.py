@@ -57,7 +57,7 @@ def _refuse(path: pathlib.Path) -> None:
 
 
 class Kernel(kernel_mdevs.Mdevs):
-    """A host. Its folders: sys, proc, dev, etc, modules, libvirt, run.
+    """A host. Its directories: sys, proc, dev, etc, modules, libvirt, run.
 
     :ivar writes: (path below the root, text) of every write
     :ivar drives: the NVMe drives, each with a small namespace
@@ -92,7 +92,7 @@ class Kernel(kernel_mdevs.Mdevs):
         patch.setattr(sysfs, 'LIB_MODULES', str(self.root / 'modules'))
         patch.setattr(sysfs, 'UDEV_DATA', str(self.root / 'run/udev/data'))
         patch.setattr(
-            modules, 'MODPROBE_FOLDERS', (str(self.root / 'modprobe.d'),)
+            modules, 'MODPROBE_DIRECTORIES', (str(self.root / 'modprobe.d'),)
         )
         patch.setattr(sysfs, 'write', self.write)
         mortal.spare_the_journal(patch, self.process)
@@ -101,14 +101,14 @@ class Kernel(kernel_mdevs.Mdevs):
         patch.setattr(rtnetlink, 'write_vf', self.write_vf)
         patch.setattr(device_file, 'number_of', self.number_of)
         patch.setattr(
-            libvirt_domains, 'STATE_FOLDER', str(self.root / 'libvirt')
+            libvirt_domains, 'STATE_DIRECTORY', str(self.root / 'libvirt')
         )
-        patch.setattr(notes, 'FOLDER', str(self.root / 'held'))
-        patch.setattr(root_copy, 'FOLDER', str(self.root / 'images'))
+        patch.setattr(notes, 'DIRECTORY', str(self.root / 'held'))
+        patch.setattr(root_copy, 'DIRECTORY', str(self.root / 'images'))
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)
         patch.setattr(
-            container_specs, 'FOLDERS', (str(self.root / 'etc/cdi'),)
+            container_specs, 'DIRECTORIES', (str(self.root / 'etc/cdi'),)
         )
         # No events come from files.
         patch.setattr(waiting, '_monitor', lambda subsystem: None)

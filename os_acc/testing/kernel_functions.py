@@ -30,8 +30,8 @@ class Functions(kernel_openers.Openers):
     :ivar native: the host's own driver of each function
     :ivar vfs: how the VFs of each PF are made
     :ivar ports: what each VF of a PF's interface has: see rtnetlink.read_vf()
-    :ivar bus: the folder below sys/devices of the functions that are made from
-        now on, such as pci0000:00/0000:00:01.0 for those behind a bridge
+    :ivar bus: the directory below sys/devices of the functions that are made
+        from now on, such as pci0000:00/0000:00:01.0 for those behind a bridge
     """
 
     def __init__(self, root: pathlib.Path) -> None:
@@ -64,8 +64,9 @@ class Functions(kernel_openers.Openers):
         :param ids: vendor and product, 4 hex digits each
         :param driver: the host's own driver for it; it is bound to that
         :param group: its IOMMU group; None: one of its own; -1: none
-        :param files: further files of its folder: their texts by their paths,
-            such as 'queues/q0/level'. Kernel.handlers makes them writable
+        :param files: further files of its directory: their texts by their
+            paths, such as 'queues/q0/level'. Kernel.handlers makes them
+            writable
         :param net: the name of its network interface
         :param block: the name of its disk
         """
@@ -74,8 +75,8 @@ class Functions(kernel_openers.Openers):
         self._made[address] = made
         vendor, product = ids.split(':')
         path = self.sys / 'devices' / self.bus / address
-        folder = str(path)
-        os.makedirs(folder)
+        directory = str(path)
+        os.makedirs(directory)
         modalias = (
             f'pci:v{vendor.upper():0>8}d{product.upper():0>8}'
             f'sv00001AF4sd00001100bc{pci_class >> 16:02X}'
@@ -107,12 +108,14 @@ class Functions(kernel_openers.Openers):
             }
         for name, text in (common | (files or {})).items():
             if '/' in name:
-                os.makedirs(os.path.dirname(f'{folder}/{name}'), exist_ok=True)
-            write_text(f'{folder}/{name}', text)
+                os.makedirs(
+                    os.path.dirname(f'{directory}/{name}'), exist_ok=True
+                )
+            write_text(f'{directory}/{name}', text)
         if physfn is not None:
-            os.symlink(f'{self.pci}/devices/{physfn}', f'{folder}/physfn')
+            os.symlink(f'{self.pci}/devices/{physfn}', f'{directory}/physfn')
         # Now, because another process must not find it without its files.
-        os.symlink(folder, f'{self.pci}/devices/{address}')
+        os.symlink(directory, f'{self.pci}/devices/{address}')
         if group != -1:
             self.into_group(path, group)
         self.native[address] = driver
@@ -127,13 +130,13 @@ class Functions(kernel_openers.Openers):
         return path
 
     def add_net(self, path: pathlib.Path, name: str) -> None:
-        folder = f'{path}/net/{name}'
-        os.makedirs(folder)
-        write_text(f'{folder}/flags', '0x1002\n')
-        os.symlink(path, f'{folder}/device')
+        directory = f'{path}/net/{name}'
+        os.makedirs(directory)
+        write_text(f'{directory}/flags', '0x1002\n')
+        os.symlink(path, f'{directory}/device')
         self._interface += 1
-        write_text(f'{folder}/ifindex', f'{self._interface}\n')
-        os.symlink(folder, f'{self.sys}/class/net/{name}')
+        write_text(f'{directory}/ifindex', f'{self._interface}\n')
+        os.symlink(directory, f'{self.sys}/class/net/{name}')
 
     def leave_namespace(self, name: str) -> None:
         """Move a network interface to another network namespace.
@@ -141,16 +144,16 @@ class Functions(kernel_openers.Openers):
         Its directory is no longer shown, but the one above it is.
         """
         link = self.sys / 'class/net' / name
-        folder = link.resolve()
+        directory = link.resolve()
         link.unlink()
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
     def _add_block(self, path: pathlib.Path, name: str) -> None:
-        folder = f'{path}/block/{name}'
-        os.makedirs(f'{folder}/holders')
+        directory = f'{path}/block/{name}'
+        os.makedirs(f'{directory}/holders')
         number = len(os.listdir(f'{self.sys}/class/block'))
-        write_text(f'{folder}/dev', f'259:{number}\n')
-        os.symlink(folder, f'{self.sys}/class/block/{name}')
+        write_text(f'{directory}/dev', f'259:{number}\n')
+        os.symlink(directory, f'{self.sys}/class/block/{name}')
         write_text(f'{self.root}/dev/{name}', '')
 
     def _override(self, address: str) -> str | None:
@@ -197,10 +200,10 @@ class Functions(kernel_openers.Openers):
             self.bind(address, wanted)
 
     def bind(self, address: str, driver: str) -> None:
-        folder = f'{self.pci}/drivers/{driver}'
+        directory = f'{self.pci}/drivers/{driver}'
         device = f'{self.pci}/devices/{address}'
-        os.symlink(folder, f'{device}/driver')
-        os.symlink(device, f'{folder}/{address}')
+        os.symlink(directory, f'{device}/driver')
+        os.symlink(device, f'{directory}/{address}')
         if driver in VFIO:
             with _VFIO:
                 self.show_device(address)
@@ -282,8 +285,8 @@ class Functions(kernel_openers.Openers):
         (group / 'devices' / address).unlink()
         if not list((group / 'devices').iterdir()):
             shutil.rmtree(group)
-        # Kept, so that no later folder gets its inode number: the numbers of
-        # sysfs are not used again either.
+        # Kept, so that no later directory gets its inode number: the numbers
+        # of sysfs are not used again either.
         self._gone += 1
         os.makedirs(f'{self.root}/gone', exist_ok=True)
         os.rename(path, f'{self.root}/gone/{self._gone}')

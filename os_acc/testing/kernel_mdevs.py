@@ -28,8 +28,8 @@ class Mdevs(kernel_functions.Functions):
         :param types: how many of its ports one of a type takes
         """
         for name, each in types.items():
-            folder = f'{path}/mdev_supported_types/{name}'
-            os.makedirs(f'{folder}/devices')
+            directory = f'{path}/mdev_supported_types/{name}'
+            os.makedirs(f'{directory}/devices')
             for file, text in {
                 'name': f'{name} label',
                 'device_api': 'vfio-pci',
@@ -37,7 +37,7 @@ class Mdevs(kernel_functions.Functions):
                 'create': '',
                 'ports': str(each),
             }.items():
-                write_text(f'{folder}/{file}', f'{text}\n')
+                write_text(f'{directory}/{file}', f'{text}\n')
         write_text(f'{path}/ports', f'{ports}\n')
         os.symlink(path, f'{self.sys}/class/mdev_bus/{path.name}')
 

@@ -56,15 +56,15 @@ class Openers(kernel_tree.Tree):
         :param flags: as for open(2)
         """
         self._pid += 1
-        folder = self.root / f'proc/{self._pid}'
-        (folder / 'fd').mkdir(parents=True)
-        (folder / 'fdinfo').mkdir()
-        (folder / 'fdinfo/7').write_text(f'pos:\t0\nflags:\t0{flags:o}\n')
-        (folder / 'number').mkdir()
-        (folder / 'comm').write_text(f'{name}\n')
-        (folder / 'root').symlink_to(self.root)
-        (folder / 'fd/0').symlink_to('/dev/null')
-        (folder / 'fd/7').symlink_to(link or path)
+        directory = self.root / f'proc/{self._pid}'
+        (directory / 'fd').mkdir(parents=True)
+        (directory / 'fdinfo').mkdir()
+        (directory / 'fdinfo/7').write_text(f'pos:\t0\nflags:\t0{flags:o}\n')
+        (directory / 'number').mkdir()
+        (directory / 'comm').write_text(f'{name}\n')
+        (directory / 'root').symlink_to(self.root)
+        (directory / 'fd/0').symlink_to('/dev/null')
+        (directory / 'fd/7').symlink_to(link or path)
         if pathlib.Path(path).parent == self.root / 'dev/vfio':
             group = pathlib.Path(path).name
             self.show_group(group)
@@ -75,7 +75,7 @@ class Openers(kernel_tree.Tree):
                 f'devices/*/vfio-dev/{pathlib.Path(path).name}/dev'
             )
             number = number or f'c {shown.read_text()}'
-        (folder / 'number/7').write_text(number)
+        (directory / 'number/7').write_text(number)
         return self._pid
 
     def contain(self, *nodes: tuple[str, str]) -> int:
@@ -112,14 +112,14 @@ class Openers(kernel_tree.Tree):
         :param shown: the kernel names the function (Linux 6.17)
         :returns: the descriptor; close it with unlink()
         """
-        folder = self.root / f'proc/{pid}'
-        number = len(list((folder / 'fd').iterdir())) + 20
-        path = folder / f'fd/{number}'
+        directory = self.root / f'proc/{pid}'
+        number = len(list((directory / 'fd').iterdir())) + 20
+        path = directory / f'fd/{number}'
         path.symlink_to('anon_inode:[vfio-device]')
-        (folder / 'fdinfo').mkdir(exist_ok=True)
+        (directory / 'fdinfo').mkdir(exist_ok=True)
         there = self.file(address, '').resolve()
         line = f'vfio-device-syspath: {there}\n' if shown else ''
-        (folder / f'fdinfo/{number}').write_text(f'pos:\t0\n{line}')
+        (directory / f'fdinfo/{number}').write_text(f'pos:\t0\n{line}')
         return path
 
     @staticmethod
@@ -146,11 +146,11 @@ class Openers(kernel_tree.Tree):
 
     def show_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).touch()
-        folder = self.sys / 'class/vfio' / name
-        if not folder.exists():
-            folder.mkdir()
+        directory = self.sys / 'class/vfio' / name
+        if not directory.exists():
+            directory.mkdir()
             self._minor += 1
-            put(folder / 'dev', f'244:{self._minor}')
+            put(directory / 'dev', f'244:{self._minor}')
 
     def hide_group(self, name: str) -> None:
         (self.root / 'dev/vfio' / name).unlink(missing_ok=True)
@@ -165,23 +165,23 @@ class Openers(kernel_tree.Tree):
 
     def device_node(self, address: str) -> str:
         """The file of a function itself, for iommufd."""
-        (folder,) = (self.file(address, 'vfio-dev')).iterdir()
-        return str(self.root / 'dev/vfio/devices' / folder.name)
+        (directory,) = (self.file(address, 'vfio-dev')).iterdir()
+        return str(self.root / 'dev/vfio/devices' / directory.name)
 
     def show_device(self, address: str) -> None:
         self._vfio_devices += 1
         name = f'vfio{self._vfio_devices}'
-        folder = self.file(address, 'vfio-dev') / name
-        folder.mkdir(parents=True)
+        directory = self.file(address, 'vfio-dev') / name
+        directory.mkdir(parents=True)
         (self.sys / 'class/vfio-dev' / name).touch()
         if not self.groups:
             (self.root / 'dev/vfio/devices' / name).touch()
-            (folder / 'dev').write_text(f'510:{self._vfio_devices}\n')
+            (directory / 'dev').write_text(f'510:{self._vfio_devices}\n')
 
     def hide_device(self, address: str) -> None:
-        for folder in self.file(address, 'vfio-dev').iterdir():
-            (self.sys / 'class/vfio-dev' / folder.name).unlink()
-            node = self.root / 'dev/vfio/devices' / folder.name
+        for directory in self.file(address, 'vfio-dev').iterdir():
+            (self.sys / 'class/vfio-dev' / directory.name).unlink()
+            node = self.root / 'dev/vfio/devices' / directory.name
             node.unlink(missing_ok=True)
         shutil.rmtree(self.file(address, 'vfio-dev'))
 

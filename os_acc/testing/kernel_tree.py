@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The folders and files of a generated kernel."""
+"""The directories and files of a generated kernel."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def write_text(path: str, text: str) -> None:
 
 def put(path: pathlib.Path, text: str) -> None:
     """Replace a file in one step, as the kernel does."""
-    folder, name = os.path.split(path)
-    new = f'{folder}/.{name}.new'
+    directory, name = os.path.split(path)
+    new = f'{directory}/.{name}.new'
     write_text(new, f'{text}\n')
     os.replace(new, path)
 
 
 class Tree:
-    """The folders below the root: sys, proc, dev, modules, libvirt, run."""
+    """The directories below the root: sys, proc, dev, modules, libvirt,
+    run."""
 
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
@@ -91,11 +92,11 @@ class Tree:
 
     def add_driver(self, name: str) -> None:
         """Add a PCI driver of the kernel. It has no function yet."""
-        folder = f'{self.pci}/drivers/{name}'
-        os.makedirs(folder, exist_ok=True)
+        directory = f'{self.pci}/drivers/{name}'
+        os.makedirs(directory, exist_ok=True)
         for file in ('bind', 'unbind'):
-            write_text(f'{folder}/{file}', '')
-        module = f'{folder}/module'
+            write_text(f'{directory}/{file}', '')
+        module = f'{directory}/module'
         if not os.path.islink(module):
             os.symlink(f'{self.sys}/module/{name}', module)
 
@@ -118,10 +119,10 @@ class Tree:
         if group is None:
             self._group += 1
             group = self._group
-        folder = f'{self.sys}/kernel/iommu_groups/{group}'
-        os.makedirs(f'{folder}/devices', exist_ok=True)
-        os.symlink(path, f'{folder}/devices/{path.name}')
-        os.symlink(folder, f'{path}/iommu_group')
+        directory = f'{self.sys}/kernel/iommu_groups/{group}'
+        os.makedirs(f'{directory}/devices', exist_ok=True)
+        os.symlink(path, f'{directory}/devices/{path.name}')
+        os.symlink(directory, f'{path}/iommu_group')
 
     def add_bus(self, address: str) -> None:
         bus = self.sys / 'class/pci_bus' / address.rsplit(':', 1)[0]

@@ -205,18 +205,20 @@ _LISTENER = _Listener()
 
 
 @contextlib.contextmanager
-def watch_files(mortal: Mortal, folder: str, besides: str) -> Iterator[None]:
-    """Make each change of a file below a folder a change of the process.
+def watch_files(
+    mortal: Mortal, directory: str, besides: str
+) -> Iterator[None]:
+    """Make each change of a file below a directory a change of the process.
 
     A file is changed if it is opened for writing, made, renamed or removed.
 
-    :param besides: a folder whose files do not count
+    :param besides: a directory whose files do not count
     """
 
     def tell(path: str) -> None:
         path = os.path.abspath(path)
-        if path.startswith(f'{folder}/') and not path.startswith(besides):
-            with mortal.change(os.path.relpath(path, folder)):
+        if path.startswith(f'{directory}/') and not path.startswith(besides):
+            with mortal.change(os.path.relpath(path, directory)):
                 pass
 
     with _LISTENER.telling(tell):

@@ -40,13 +40,13 @@ OPTIONS = {'release_timeout': 0.2, 'device_timeout': 2.0}
 class Service:
     """A process that has called os_acc.initialize().
 
-    :param folder: of the test; the journal is in a folder of it
+    :param directory: of the test; the journal is in a directory of it
     :param patch: pytest's monkeypatch
     :param mortal: counts what the process changes
     :param make_driver: makes the driver of each process
     :param make_plugin: makes the plugin of each process
     :param changes: (owner, name) of each function that changes something
-        besides files below the folder
+        besides files below the directory
     :param limit: gives the calls of a driver and a plugin their deadline
     :ivar driver: the driver of this process
     :ivar plugin: the plugin of this process
@@ -57,7 +57,7 @@ class Service:
 
     def __init__(
         self,
-        folder: pathlib.Path,
+        directory: pathlib.Path,
         patch: Any,
         mortal: mortal_module.Mortal,
         make_driver: Callable[[], driver_base.DriverBase],
@@ -67,11 +67,11 @@ class Service:
             [driver_base.DriverBase, plugin_base.PluginBase], None
         ],
     ) -> None:
-        self.folder, self.mortal = folder, mortal
+        self.directory, self.mortal = directory, mortal
         self._patch = patch
         self._make_driver, self._make_plugin = make_driver, make_plugin
         self._limit = limit
-        self._state = folder / 'os-acc'
+        self._state = directory / 'os-acc'
         self._fixture = fixture.OSAccFixture(str(self._state))
         self._boots = itertools.count(1)
         for owner, name in changes:
@@ -129,7 +129,7 @@ class Service:
         os_acc.CONF.set_override('max_workers', 1, opts.GROUP)
         try:
             with mortal_module.watch_files(
-                self.mortal, str(self.folder), str(self._state)
+                self.mortal, str(self.directory), str(self._state)
             ):
                 yield
         finally:
@@ -143,9 +143,9 @@ class Service:
 
     def is_note(self, change: str) -> bool:
         """Whether a change is of the notes that root keeps for its undo."""
-        path = os.path.join(self.folder, change)
-        folders = (root_folder.PATH, notes.FOLDER, root_copy.FOLDER)
-        return any(os.path.commonpath([path, f]) == f for f in folders)
+        path = os.path.join(self.directory, change)
+        directories = (root_folder.PATH, notes.DIRECTORY, root_copy.DIRECTORY)
+        return any(os.path.commonpath([path, f]) == f for f in directories)
 
     def dies_at(self, number: int, act: Callable[[], object]) -> bool:
         """Make a call in a process that dies before a change.

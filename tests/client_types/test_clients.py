@@ -156,26 +156,26 @@ def run(*command: str, cwd: pathlib.Path | None = None, check: bool = True):
 
 
 def mypy(
-    python: pathlib.Path, folder: pathlib.Path, *options: str
+    python: pathlib.Path, directory: pathlib.Path, *options: str
 ) -> list[str]:
     """The mistakes that mypy finds, each as FILE:LINE: TEXT."""
-    (folder / 'mypy.ini').write_text('[mypy]\n')
+    (directory / 'mypy.ini').write_text('[mypy]\n')
     said = run(
         *(sys.executable, '-m', 'mypy', *options, '--no-error-summary'),
         *('--python-executable', str(python), '--hide-error-context'),
         *('--config-file', 'mypy.ini', '.'),
-        cwd=folder,
+        cwd=directory,
         check=False,
     )
     return [x for x in said.splitlines() if ': error: ' in x]
 
 
-def pyright(python: pathlib.Path, folder: pathlib.Path) -> list[str]:
+def pyright(python: pathlib.Path, directory: pathlib.Path) -> list[str]:
     """The mistakes that pyright finds, each as FILE:LINE: TEXT."""
     said = run(
         *(sys.executable, '-m', 'pyright', '--outputjson'),
         *('--pythonpath', str(python), '.'),
-        cwd=folder,
+        cwd=directory,
         check=False,
     )
     report = json.loads(said)
@@ -188,16 +188,16 @@ def pyright(python: pathlib.Path, folder: pathlib.Path) -> list[str]:
     ]
 
 
-def write(folder: pathlib.Path, modules: dict[str, str]) -> None:
+def write(directory: pathlib.Path, modules: dict[str, str]) -> None:
     for name, text in modules.items():
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
 
 @pytest.fixture
 def clients(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the programs that call os-acc."""
+    """A directory with the programs that call os-acc."""
     found = {
         'readme.py': blocks(README)[0],
         'libvirt.py': blocks(PAGES / 'libvirt.rst')[0],
@@ -212,7 +212,7 @@ def clients(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def extensions(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the drivers and plugins, most of them without types."""
+    """A directory with the drivers and plugins, most of them without types."""
     found = {
         'readme.py': blocks(README)[1],
         'os_acc_qemu.py': blocks(PAGES / 'plugin.rst')[0],

@@ -2,12 +2,13 @@
 
 """Cyborg's agent, which reports the devices when a test asks for it.
 
-Usage: python agent.py FOLDER [ARGUMENT...], with the arguments of cyborg-agent
+Usage: python agent.py DIRECTORY [ARGUMENT...], with the arguments of
+cyborg-agent
 
 Cyborg's agent reports once a minute, and has no option for another period.
-This one reports when it starts and when the file ``wanted`` in the folder has
-a new text. Then it writes this text to the file ``reported``. A report that
-fails is repeated.
+This one reports when it starts and when the file ``wanted`` in the directory
+has a new text. Then it writes this text to the file ``reported``. A report
+that fails is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PERIOD = 0.5
 
 
 def main() -> None:
-    folder = pathlib.Path(sys.argv.pop(1))
+    directory = pathlib.Path(sys.argv.pop(1))
     # The first import chooses the threads of oslo.service.
     from cyborg.cmd import agent
 
@@ -38,11 +39,11 @@ def main() -> None:
         _done: str | None = None
 
         def update_usage(self, context: Any) -> None:
-            wanted = (folder / 'wanted').read_text()
+            wanted = (directory / 'wanted').read_text()
             if wanted != self._done:
                 super().update_usage(context)
                 self._done = wanted
-                (folder / 'reported').write_text(wanted)
+                (directory / 'reported').write_text(wanted)
 
     manager.ResourceTracker = OnRequest
     agent.main()

@@ -11,8 +11,8 @@ import layout
 import shared_kernel
 import vendor
 
-#: The folder of the generated host.
-FOLDER = layout.ROOT / 'host'
+#: The directory of the generated host.
+DIRECTORY = layout.ROOT / 'host'
 #: os-acc's configuration, for nova-compute's part and for Cyborg's agent.
 CONF = layout.ETC / 'os-acc.conf'
 
@@ -38,7 +38,7 @@ _QAT = '8086:4940'
 
 def build() -> tuple[shared_kernel.SharedKernel, vendor.Vendor]:
     """Make the host and os-acc.conf."""
-    kernel = shared_kernel.SharedKernel(FOLDER)
+    kernel = shared_kernel.SharedKernel(DIRECTORY)
     with kernel.changed():
         kernel.add_function(PF, _QAT, 0x0B4000, 'qat', totalvfs=PF_VFS)
         kernel.add_function(MANY, _QAT, 0x0B4000, 'qat', totalvfs=MANY_VFS)

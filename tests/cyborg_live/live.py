@@ -31,7 +31,7 @@ from os_acc import objects
 HERE = pathlib.Path(__file__).parent
 #: The program that runs others on the generated host.
 ON_HOST = HERE.parent / 'shared_kernel.py'
-#: The folder by which the tests ask for reports: see agent.py.
+#: The directory by which the tests ask for reports: see agent.py.
 REPORTS = layout.ROOT / 'reports'
 
 
@@ -52,7 +52,7 @@ class Live(cyborg_cloud.CyborgCloud):
             [
                 layout.services_program('python'),
                 ON_HOST,
-                hardware.FOLDER,
+                hardware.DIRECTORY,
                 HERE / 'agent.py',
                 REPORTS,
                 '--config-file',
@@ -78,7 +78,7 @@ class Live(cyborg_cloud.CyborgCloud):
         super().configure()
         self.kernel, self.tool = hardware.build()
         # This process looks at the host too, see vans().
-        shared_kernel.install(hardware.FOLDER)
+        shared_kernel.install(hardware.DIRECTORY)
         os_acc_library.CONF(
             ['--config-file', str(hardware.CONF)], project='os-acc'
         )
@@ -93,7 +93,7 @@ class Live(cyborg_cloud.CyborgCloud):
                 'agent': {'enabled_drivers': 'os_acc'},
                 'cyborg_sys_admin': {
                     'helper_command': (
-                        f'{python} {ON_HOST} {hardware.FOLDER} {helper} '
+                        f'{python} {ON_HOST} {hardware.DIRECTORY} {helper} '
                         f'--config-file {layout.ETC / "cyborg.conf"}'
                     )
                 },
@@ -160,7 +160,7 @@ def finish(*arguments: str) -> subprocess.CompletedProcess[str]:
     return processes.finish(
         sys.executable,
         str(ON_HOST),
-        str(hardware.FOLDER),
+        str(hardware.DIRECTORY),
         layout.nova_program('os-acc'),
         '--config-file',
         str(hardware.CONF),

@@ -72,14 +72,14 @@ def server() -> Iterator[stand_in_api.APIServer]:
 
 
 @pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    """The kubelet's folder: a short path, since sockets are in it."""
+def directory() -> Iterator[pathlib.Path]:
+    """The kubelet's directory: a short path, since sockets are in it."""
     with tempfile.TemporaryDirectory(prefix='kubelet-') as name:
         yield pathlib.Path(name)
 
 
 @pytest.fixture
-def node(kernel, server, folder, tmp_path, monkeypatch) -> Iterator[Node]:
+def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
     """A driver that serves, and is registered."""
     during: list[Callable[[], None]] = []
     plug = os_acc.plug
@@ -95,9 +95,9 @@ def node(kernel, server, folder, tmp_path, monkeypatch) -> Iterator[Node]:
     calls = service_module.Calls(
         node_module.Node(there, DRIVER, NAME), working, 40.0
     )
-    served = service_module.Service(calls, DRIVER, str(folder))
+    served = service_module.Service(calls, DRIVER, str(directory))
     served.start()
-    kubelet = stand_in_kubelet.Kubelet(folder, server)
+    kubelet = stand_in_kubelet.Kubelet(directory, server)
     kubelet.register()
     yield Node(kernel, server, kubelet, working, served, there, calls, during)
     served.stop(0)

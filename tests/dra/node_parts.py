@@ -50,11 +50,11 @@ class Node:
         return self.server.claim(name, list(devices), NAME, **more)
 
     def specs(self) -> set[str]:
-        folder = self.kernel.root / 'run/cdi'
-        if not folder.exists():
+        directory = self.kernel.root / 'run/cdi'
+        if not directory.exists():
             return set()
         return {
             device['name']
-            for path in folder.iterdir()
+            for path in directory.iterdir()
             for device in json.loads(path.read_text())['devices']
         }

@@ -19,8 +19,8 @@ LONG = 240.0
 class Program:
     """A process of os-acc-dra.
 
-    :param place: a folder of the test, for the configuration and the log
-    :param folder: stands for /var/lib/kubelet
+    :param place: a directory of the test, for the configuration and the log
+    :param directory: stands for /var/lib/kubelet
     :param kubeconfig: how it reaches the API server
     :param more: lines of the configuration
     """
@@ -28,11 +28,11 @@ class Program:
     def __init__(
         self,
         place: pathlib.Path,
-        folder: pathlib.Path,
+        directory: pathlib.Path,
         kubeconfig: str,
         more: str = '',
     ) -> None:
-        self.registration = folder / f'plugins_registry/{DRIVER}-reg.sock'
+        self.registration = directory / f'plugins_registry/{DRIVER}-reg.sock'
         self._log = place / 'os-acc-dra.log'
         self._before = self._made()
         config = place / 'os-acc.conf'
@@ -44,7 +44,7 @@ device_spec_dir = {place}/device_spec.d
 {more}
 [os_acc_dra]
 node_name = node-1
-kubelet_folder = {folder}
+kubelet_path = {directory}
 kubeconfig = {kubeconfig}
 """
         )

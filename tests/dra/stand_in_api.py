@@ -309,8 +309,8 @@ def _selected(
     path: str, query: dict[str, str], key: str, body: Object
 ) -> bool:
     """Whether an object is in a collection, and fits the fieldSelector."""
-    folder, _, kind = path.rpartition('/')
-    inside = key.startswith(folder) and f'/{kind}/' in key
+    directory, _, kind = path.rpartition('/')
+    inside = key.startswith(directory) and f'/{kind}/' in key
     pairs = [
         each.partition('=')
         for each in (query.get('fieldSelector') or '').split(',')

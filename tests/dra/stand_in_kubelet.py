@@ -65,22 +65,22 @@ class PrepareFailed(Exception):
 class Kubelet:
     """The kubelet of a node.
 
-    :param folder: stands for /var/lib/kubelet
+    :param directory: stands for /var/lib/kubelet
     :param server: the API server
     :param known: the services that it knows
     """
 
     def __init__(
         self,
-        folder: pathlib.Path,
+        directory: pathlib.Path,
         server: stand_in_api.APIServer,
         known: tuple[str, ...] = tuple(VERSIONS),
         cri_socket: str = '',
     ) -> None:
-        self.folder, self._server, self._known = folder, server, known
-        self.registry = folder / 'plugins_registry'
+        self.directory, self._server, self._known = directory, server, known
+        self.registry = directory / 'plugins_registry'
         self.registry.mkdir(parents=True, exist_ok=True)
-        self.checkpoint = folder / 'dra_manager_state'
+        self.checkpoint = directory / 'dra_manager_state'
         self.claims: dict[str, Any] = {}
         if self.checkpoint.exists():
             self.claims = json.loads(self.checkpoint.read_text())

@@ -28,7 +28,7 @@ def claims(node):
 
 def release(node, age=0.0):
     return orphans.release(
-        node.cluster, DRIVER, NAME, str(node.kubelet.folder), age
+        node.cluster, DRIVER, NAME, str(node.kubelet.directory), age
     )
 
 

@@ -13,13 +13,16 @@ import stand_in_kubelet
 
 
 @pytest.fixture
-def start(tmp_path, folder, server):
+def start(tmp_path, directory, server):
     """Start the program; it ends with the test. It offers no device."""
     started = []
 
     def begin(more=''):
         made = Program(
-            tmp_path, folder, server.kubeconfig(tmp_path / 'kubeconfig'), more
+            tmp_path,
+            directory,
+            server.kubeconfig(tmp_path / 'kubeconfig'),
+            more,
         )
         started.append(made)
         return made
@@ -30,17 +33,17 @@ def start(tmp_path, folder, server):
 
 
 @pytest.mark.timeout(600)
-def test_it_serves_and_ends_on_a_signal(start, folder, server):
+def test_it_serves_and_ends_on_a_signal(start, directory, server):
     program = start()
     program.wait_until_it_serves()
-    kubelet = stand_in_kubelet.Kubelet(folder, server)
+    kubelet = stand_in_kubelet.Kubelet(directory, server)
     kubelet.register()
     claim = server.claim('one', ['pci-none'], 'node-1')
     with pytest.raises(stand_in_kubelet.PrepareFailed, match='no device pci'):
         kubelet.prepare(claim)
     kubelet.unprepare(claim)
     assert program.end() == 0
-    assert list(folder.rglob('*.sock')) == []
+    assert list(directory.rglob('*.sock')) == []
     # Killed, it leaves its sockets; the next start serves all the same.
     killed = start()
     killed.wait_until_it_serves()
@@ -54,8 +57,8 @@ def test_it_serves_and_ends_on_a_signal(start, folder, server):
 
 
 @pytest.mark.timeout(600)
-def test_a_wrong_option(start, folder):
+def test_a_wrong_option(start, directory):
     program = start('[os_acc_dra]\ndriver_name = Not_A_Name')
     assert program.process.wait(LONG) == 1
     assert "driver_name is 'Not_A_Name', expected a DNS" in program.log()
-    assert list(folder.rglob('*.sock')) == []
+    assert list(directory.rglob('*.sock')) == []

@@ -30,14 +30,14 @@ def test_what_the_registration_says(node):
         'v1beta1.DRAPlugin',
     ]
     assert info.endpoint == str(
-        node.kubelet.folder / f'plugins/{DRIVER}/dra.sock'
+        node.kubelet.directory / f'plugins/{DRIVER}/dra.sock'
     )
 
 
 @pytest.mark.parametrize('version', ['v1.DRAPlugin', 'v1beta1.DRAPlugin'])
 def test_a_kubelet_that_knows_one_version(node, version):
     kubelet = stand_in_kubelet.Kubelet(
-        node.kubelet.folder, node.server, known=(version,)
+        node.kubelet.directory, node.server, known=(version,)
     )
     kubelet.register()
     claim = node.claim('one', ONE)
@@ -103,33 +103,35 @@ def test_a_socket_that_somebody_removes(node):
     assert not node.service.is_reachable()
 
 
-def test_sockets_that_a_killed_process_has_left(node, folder):
+def test_sockets_that_a_killed_process_has_left(node, directory):
     node.service.stop(0)
     for path in (node.service.endpoint, node.service.registration):
         pathlib.Path(path).touch()
-    again = service_module.Service(node.calls, DRIVER, str(folder))
+    again = service_module.Service(node.calls, DRIVER, str(directory))
     again.start()
     node.kubelet.register()
     assert node.kubelet.prepare(node.claim('one', ONE))
     again.stop(0)
 
 
-def test_a_second_process_is_refused(node, folder):
+def test_a_second_process_is_refused(node, directory):
     """gRPC itself would take over the sockets of the first one."""
-    second = service_module.Service(node.calls, DRIVER, str(folder))
+    second = service_module.Service(node.calls, DRIVER, str(directory))
     with pytest.raises(errors.ConfigurationError, match='another process'):
         second.start()
     assert node.kubelet.prepare(node.claim('one', ONE))
 
 
-def test_a_path_that_is_too_long(node, folder):
-    long = service_module.Service(node.calls, DRIVER, str(folder / ('x' * 80)))
+def test_a_path_that_is_too_long(node, directory):
+    long = service_module.Service(
+        node.calls, DRIVER, str(directory / ('x' * 80))
+    )
     with pytest.raises(errors.ConfigurationError, match='107 bytes'):
         long.start()
 
 
-def test_a_folder_that_cannot_be_used(node, folder):
-    (folder / 'file').touch()
-    wrong = service_module.Service(node.calls, DRIVER, str(folder / 'file'))
+def test_a_directory_that_cannot_be_used(node, directory):
+    (directory / 'file').touch()
+    wrong = service_module.Service(node.calls, DRIVER, str(directory / 'file'))
     with pytest.raises(errors.ConfigurationError, match='cannot be used'):
         wrong.start()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service of oslo.service with two workers, started as nova-compute is.
 
-usage: service.py threading|eventlet FOLDER
+usage: service.py threading|eventlet DIRECTORY
 
 initialize() is called before the fork, and again in each worker. Each worker
-plugs, recovers and unplugs, and writes what it saw to FOLDER/worker-PID.
+plugs, recovers and unplugs, and writes what it saw to DIRECTORY/worker-PID.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import traceback
 import uuid
 
-BACKEND, FOLDER = sys.argv[1:]
+BACKEND, DIRECTORY = sys.argv[1:]
 
 if BACKEND == 'eventlet':
     import eventlet
@@ -36,7 +36,7 @@ from os_acc import objects  # noqa: E402
 def configure() -> None:
     conf = os_acc.CONF
     conf([], project='os-acc', default_config_files=[])
-    conf.set_override('state_path', os.path.join(FOLDER, 'state'), 'os_acc')
+    conf.set_override('state_path', os.path.join(DIRECTORY, 'state'), 'os_acc')
     conf.set_override('plugin', 'noop', 'os_acc')
 
 
@@ -66,7 +66,7 @@ class Worker(service.ServiceBase):
             seen = plug_and_unplug()
         except BaseException:
             seen = {'error': traceback.format_exc()}
-        path = os.path.join(FOLDER, f'worker-{os.getpid()}')
+        path = os.path.join(DIRECTORY, f'worker-{os.getpid()}')
         with open(f'{path}.new', 'w') as file:
             json.dump(seen, file)
         os.rename(f'{path}.new', path)

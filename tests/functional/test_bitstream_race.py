@@ -2,7 +2,7 @@
 
 """Another user exchanges what a path names while root opens it.
 
-This needs root. The other user owns the folder of the bitstreams. It calls
+This needs root. The other user owns the directory of the bitstreams. It calls
 renameat2(2) with RENAME_EXCHANGE all the time, so that a name is either of
 two files at any moment, and never missing.
 """
@@ -43,9 +43,9 @@ while True:
 
 
 @contextlib.contextmanager
-def exchanging(folder: str, first: str, second: str) -> Iterator[None]:
-    """Let another user exchange two names of a folder of its own."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def exchanging(directory: str, first: str, second: str) -> Iterator[None]:
+    """Let another user exchange two names of a directory of its own."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     os.fchown(fd, NOBODY, NOBODY)
     process = subprocess.Popen(
         [sys.executable, '-c', EXCHANGE, str(fd), first, second],
@@ -62,13 +62,13 @@ def exchanging(folder: str, first: str, second: str) -> Iterator[None]:
         os.close(fd)
 
 
-def open_all_the_time(path: str, folder: str) -> collections.Counter[str]:
+def open_all_the_time(path: str, directory: str) -> collections.Counter[str]:
     """Open a path as root, and count what was read, and what was refused."""
     seen: collections.Counter[str] = collections.Counter()
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         try:
-            with bitstream_file.opened(path, [folder], 1000) as (_, file):
+            with bitstream_file.opened(path, [directory], 1000) as (_, file):
                 seen[file.read().decode()] += 1
         except exception.BitstreamError:
             seen['refused'] += 1
@@ -76,27 +76,27 @@ def open_all_the_time(path: str, folder: str) -> collections.Counter[str]:
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     made = tmp_path / 'images'
     (made / 'now').mkdir(parents=True)
     (made / 'now/a').write_text('image')
     return made
 
 
-def test_a_directory_and_a_link_to_roots_own(folder, tmp_path):
+def test_a_directory_and_a_link_to_roots_own(directory, tmp_path):
     secret = tmp_path / 'secret'
     secret.mkdir(mode=0o700)
     (secret / 'a').write_text('secret')
-    (folder / 'link').symlink_to(secret)
-    with exchanging(folder, 'now', 'link'):
-        seen = open_all_the_time(f'{folder}/now/a', str(folder))
+    (directory / 'link').symlink_to(secret)
+    with exchanging(directory, 'now', 'link'):
+        seen = open_all_the_time(f'{directory}/now/a', str(directory))
     # Both were there while root opened it, and it read one of them only.
     assert set(seen) == {'image', 'refused'}
 
 
-def test_a_file_and_a_pipe(folder):
+def test_a_file_and_a_pipe(directory):
     """Opening a pipe waits for its writer, and there is none."""
-    os.mkfifo(folder / 'now/pipe')
-    with exchanging(folder / 'now', 'a', 'pipe'):
-        seen = open_all_the_time(f'{folder}/now/a', str(folder))
+    os.mkfifo(directory / 'now/pipe')
+    with exchanging(directory / 'now', 'a', 'pipe'):
+        seen = open_all_the_time(f'{directory}/now/a', str(directory))
     assert set(seen) == {'image', 'refused'}

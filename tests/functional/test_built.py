@@ -72,8 +72,8 @@ def build(source: pathlib.Path, out: pathlib.Path, *kinds: str) -> str:
     return done.stdout + done.stderr
 
 
-def not_copied(folder: str, names: list[str]) -> set[str]:
-    found = shutil.ignore_patterns(*NOT_COPIED)(folder, names)
+def not_copied(directory: str, names: list[str]) -> set[str]:
+    found = shutil.ignore_patterns(*NOT_COPIED)(directory, names)
     return set(found) - set(BESIDE)
 
 
@@ -92,8 +92,8 @@ def built(request, tmp_path_factory):
     return request.param, top
 
 
-def only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
-    (found,) = folder.glob(pattern)
+def only(directory: pathlib.Path, pattern: str) -> pathlib.Path:
+    (found,) = directory.glob(pattern)
     return found
 
 
@@ -132,7 +132,7 @@ def test_the_wheel_has_what_the_tree_has(built):
 
 
 def files(top: pathlib.Path, name: str) -> set[str]:
-    """A file of a folder, or all files below a folder of it."""
+    """A file of a directory, or all files below a directory of it."""
     paths = [top / name, *(top / name).rglob('*')]
     return {str(x.relative_to(top)) for x in paths if x.is_file()}
 
@@ -144,8 +144,8 @@ def test_the_source_distribution_makes_the_same_wheel(built, tmp_path):
     source = only(tmp_path, '*')
     build(source, tmp_path / 'dist', '--wheel')
     contents = []
-    for folder in (top / 'dist', tmp_path / 'dist'):
-        with zipfile.ZipFile(only(folder, '*.whl')) as wheel:
+    for directory in (top / 'dist', tmp_path / 'dist'):
+        with zipfile.ZipFile(only(directory, '*.whl')) as wheel:
             contents.append(
                 {each: wheel.read(each) for each in wheel.namelist()}
             )

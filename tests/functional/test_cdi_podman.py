@@ -91,27 +91,27 @@ def configure(
 
 @pytest.fixture
 def nodes():
-    """A folder below /dev with two accelerators, one file each."""
-    folder = pathlib.Path(f'/dev/os-acc-{uuid.uuid4()}')
-    folder.mkdir(mode=0o755)
+    """A directory below /dev with two accelerators, one file each."""
+    directory = pathlib.Path(f'/dev/os-acc-{uuid.uuid4()}')
+    directory.mkdir(mode=0o755)
     for number, (major, minor) in enumerate(NUMBERS):
         os.mknod(
-            folder / f'acc{number}',
+            directory / f'acc{number}',
             stat.S_IFCHR | 0o660,
             os.makedev(major, minor),
         )
-    yield folder
-    shutil.rmtree(folder)
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
 def here(podman, nodes, tmp_path, monkeypatch):
     """A function that configures os-acc for the accelerators."""
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'run'))
-    monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
+    monkeypatch.setattr(notes, 'DIRECTORY', str(tmp_path / 'held'))
     # Only the processes that this test starts count. The others cannot have
-    # the accelerators of a new folder, and not even root can examine process
-    # 1 on some machines.
+    # the accelerators of a new directory, and not even root can examine
+    # process 1 on some machines.
     names = sysfs.names
     before = {name for name in names(sysfs.PROC) if name.isdigit()}
     before.discard(str(os.getpid()))
@@ -124,7 +124,7 @@ def here(podman, nodes, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sysfs, 'names', since)
     monkeypatch.setattr(
-        container_specs, 'FOLDERS', (str(podman.static_specs),)
+        container_specs, 'DIRECTORIES', (str(podman.static_specs),)
     )
 
     def start(**entry: Any) -> None:
@@ -284,15 +284,15 @@ int main(void) {
 @pytest.fixture(scope='module')
 def applets(podman):
     """The commands in HIDING."""
-    folder = podman.rootfs / 'bin'
+    directory = podman.rootfs / 'bin'
     for name in ('chroot', 'cp', 'mkdir', 'mount', 'mv', 'printf'):
-        (folder / name).symlink_to('busybox')
+        (directory / name).symlink_to('busybox')
     for name in ('rm', 'sh', 'sleep', 'unshare'):
-        (folder / name).symlink_to('busybox')
-    source = podman.folder / 'zombie.c'
+        (directory / name).symlink_to('busybox')
+    source = podman.directory / 'zombie.c'
     source.write_text(ZOMBIE)
     subprocess.run(
-        ['gcc', '-static', '-pthread', '-o', folder / 'zombie', source],
+        ['gcc', '-static', '-pthread', '-o', directory / 'zombie', source],
         check=True,
     )
 
@@ -302,8 +302,16 @@ def hide(podman, way: str, name: str, path: str) -> int:
 
     :returns: the id of its first process
     """
-    folder, file = path.rsplit('/', 1)
-    arguments = ['/bin/busybox', 'sh', '-c', HIDING[way], 'sh', folder, file]
+    directory, file = path.rsplit('/', 1)
+    arguments = [
+        '/bin/busybox',
+        'sh',
+        '-c',
+        HIDING[way],
+        'sh',
+        directory,
+        file,
+    ]
     podman.run(
         [name],
         *arguments,
@@ -610,7 +618,7 @@ def recorder(tmp_path):
 def test_podman_takes_the_specs_that_the_checker_takes(
     podman, recorder, report
 ):
-    """A second spec of each name is in the folder that counts less.
+    """A second spec of each name is in the directory that counts less.
 
     So podman gives the container one of the two, and the container's
     environment tells whether it has taken the first.
@@ -668,8 +676,8 @@ def test_podman_takes_the_specs_that_the_checker_takes(
         (errors,) = set(re.findall(r'(\d+) errors occurred', done.stderr))
         assert int(errors) == list(expected.values()).count(False)
     finally:
-        for folder in (podman.specs, podman.static_specs):
-            for path in folder.iterdir():
+        for directory in (podman.specs, podman.static_specs):
+            for path in directory.iterdir():
                 path.unlink()
     report(
         f'cdi: of 1000 random specs podman and the checker take the same '

@@ -54,7 +54,9 @@ _ESCAPE = re.compile(r'\x1b\[[0-9;?]*[A-Za-z]')
 class Session:
     """An interactive shell on a terminal of 300 columns, which never wrap."""
 
-    def __init__(self, shell: str, script: pathlib.Path, folder: str) -> None:
+    def __init__(
+        self, shell: str, script: pathlib.Path, directory: str
+    ) -> None:
         self._terminal, child = pty.openpty()
         termios.tcsetwinsize(child, (50, 300))
         self._process = subprocess.Popen(
@@ -63,7 +65,7 @@ class Session:
             stdout=child,
             stderr=child,
             start_new_session=True,
-            env=environment(folder),
+            env=environment(directory),
         )
         os.close(child)
         # The echo of this line does not contain the whole word.
@@ -103,18 +105,18 @@ class Session:
         os.close(self._terminal)
 
 
-def environment(folder: str) -> dict[str, str]:
+def environment(directory: str) -> dict[str, str]:
     return {
-        'PATH': f'{folder}:/usr/bin:/bin',
-        'HOME': folder,
+        'PATH': f'{directory}:/usr/bin:/bin',
+        'HOME': directory,
         'TERM': 'dumb',
         'LC_ALL': 'C.UTF-8',
     }
 
 
 @pytest.fixture(scope='module')
-def folder(tmp_path_factory) -> pathlib.Path:
-    """A folder with os-acc, a configuration, a journal and the scripts."""
+def directory(tmp_path_factory) -> pathlib.Path:
+    """A directory with os-acc, a configuration, a journal and the scripts."""
     made = tmp_path_factory.mktemp('completion')
     config = made / 'os-acc.conf'
     config.write_text(
@@ -153,13 +155,13 @@ def folder(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture
-def start(folder) -> Iterator[object]:
+def start(directory) -> Iterator[object]:
     """Start an interactive session of a shell."""
     with contextlib.ExitStack() as stack:
 
         def start(shell: str, place: pathlib.Path) -> Session:
             need(shell)
-            made = Session(shell, folder / f'script.{shell}', str(place))
+            made = Session(shell, directory / f'script.{shell}', str(place))
             stack.callback(made.close)
             return made
 
@@ -173,9 +175,9 @@ def need(shell: str) -> None:
 
 
 @pytest.mark.parametrize('shell', list(_INTERACTIVE))
-def test_what_is_in_the_journal_and_on_the_host(start, folder, shell):
-    session = start(shell, folder)
-    line = f'os-acc --config-file {folder}/os-acc.conf'
+def test_what_is_in_the_journal_and_on_the_host(start, directory, shell):
+    session = start(shell, directory)
+    line = f'os-acc --config-file {directory}/os-acc.conf'
     session.complete('os-acc van fo', 'os-acc van forget ')
     shown = session.complete(f'{line} van show ', *VANS.values())
     assert ('plugged, nic0, web-2' in shown) is (shell == 'zsh')
@@ -186,8 +188,8 @@ def test_what_is_in_the_journal_and_on_the_host(start, folder, shell):
 
 
 @pytest.mark.parametrize('shell', list(_INTERACTIVE))
-def test_addresses_and_files(start, folder, shell):
-    session = start(shell, folder / 'fixed')
+def test_addresses_and_files(start, directory, shell):
+    session = start(shell, directory / 'fixed')
     session.complete('os-acc device show 0000:af', '0000:af:00.0 ')
     # Where several fit, zsh inserts what they share, and lists them only if
     # that is there already.
@@ -195,18 +197,18 @@ def test_addresses_and_files(start, folder, shell):
     session.complete('os-acc device show 0000:3b:00.', '00.0', '00.1')
     for option in ('--config-file ', '--config-file='):
         session.complete(
-            f'os-acc {option}{folder}/os-acc.c', f'{folder}/os-acc.conf '
+            f'os-acc {option}{directory}/os-acc.c', f'{directory}/os-acc.conf '
         )
 
 
-def fish(place: pathlib.Path, folder: pathlib.Path, line: str) -> list[str]:
+def fish(place: pathlib.Path, directory: pathlib.Path, line: str) -> list[str]:
     """What fish shows for a line and Tab: candidates, each with its text."""
     done = subprocess.run(
         [
             'fish',
             '--no-config',
             '--command',
-            f'source {folder}/script.fish; complete --do-complete "{line}"',
+            f'source {directory}/script.fish; complete --do-complete "{line}"',
         ],
         env=environment(str(place)),
         stdin=subprocess.DEVNULL,
@@ -218,20 +220,22 @@ def fish(place: pathlib.Path, folder: pathlib.Path, line: str) -> list[str]:
     return sorted(done.stdout.splitlines())
 
 
-def test_fish(folder):
+def test_fish(directory):
     need('fish')
-    line = f'os-acc --config-file {folder}/os-acc.conf'
-    assert fish(folder, folder, f'{line} van show ') == sorted(
+    line = f'os-acc --config-file {directory}/os-acc.conf'
+    assert fish(directory, directory, f'{line} van show ') == sorted(
         f'{van}\tplugged, nic0, {name}' for name, van in VANS.items()
     )
-    assert fish(folder, folder, f'{line} device show g') == [
+    assert fish(directory, directory, f'{line} device show g') == [
         'gpu0\tCUSTOM_FAKE_MDEV, 1 of 1 free'
     ]
-    assert fish(folder / 'fixed', folder, 'os-acc device show 0000:3') == [
-        f'{each}\ta device' for each in ADDRESSES[:2]
-    ]
+    assert fish(
+        directory / 'fixed', directory, 'os-acc device show 0000:3'
+    ) == [f'{each}\ta device' for each in ADDRESSES[:2]]
     for option in ('--config-file ', '--config-file='):
         (found,) = fish(
-            folder / 'fixed', folder, f'os-acc {option}{folder}/os-acc.c'
+            directory / 'fixed',
+            directory,
+            f'os-acc {option}{directory}/os-acc.c',
         )
-        assert found.endswith(f'{folder}/os-acc.conf')
+        assert found.endswith(f'{directory}/os-acc.conf')

@@ -65,8 +65,8 @@ class TestFake(driver_processes.Processes):
 class TestPCI(driver_processes.Processes):
     """The kernel's state is in files, so that all processes share it."""
 
-    def make_kernel(self, folder):
-        return shared_kernel.SharedKernel(folder)
+    def make_kernel(self, directory):
+        return shared_kernel.SharedKernel(directory)
 
     @pytest.fixture(autouse=True)
     def hardware(self, kernel):

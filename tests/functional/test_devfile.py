@@ -43,12 +43,12 @@ HOLD += 'sys.stdin.read()'
 
 
 class Nodes:
-    """Device files in a folder of /dev, and a host that gives them out."""
+    """Device files in a directory of /dev, and a host that gives them out."""
 
-    def __init__(self, folder: pathlib.Path, place: pathlib.Path) -> None:
-        self.folder, self.place = folder, place
-        folder.mkdir(mode=0o755)
-        folder.chmod(0o755)
+    def __init__(self, directory: pathlib.Path, place: pathlib.Path) -> None:
+        self.directory, self.place = directory, place
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)
         for number in range(3):
             self.make(f'acc{number}', 250, number)
         self.make('full', 1, 7)
@@ -59,13 +59,13 @@ class Nodes:
             (proc / name).symlink_to(f'/proc/{name}')
 
     def make(self, name: str, major: int, minor: int) -> None:
-        path = self.folder / name
+        path = self.directory / name
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(major, minor))
         os.chown(path, 0, 6)
         path.chmod(0o660)
 
     def of(self, name: str) -> tuple[int, int, int]:
-        found = (self.folder / name).stat()
+        found = (self.directory / name).stat()
         return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
 
     def show(self, pid: int) -> None:
@@ -80,7 +80,7 @@ class Nodes:
         conf.set_override('device_spec_dir', '', 'os_acc')
         conf.set_override('release_timeout', 0.2, 'os_acc')
         entry = {
-            'devices': f'{self.folder}/*',
+            'devices': f'{self.directory}/*',
             'owner': OWNER,
             'group': GROUP,
             'mode': '0600',
@@ -88,7 +88,7 @@ class Nodes:
         conf.set_override('device_spec', [json.dumps(entry)], 'os_acc')
         sysfs.PROC = str(self.place / 'proc')
         root_folder.PATH = str(self.place / 'run')
-        notes.FOLDER = str(self.place / 'notes')
+        notes.DIRECTORY = str(self.place / 'notes')
         context.pctxt.set_client_mode(daemon)
         if daemon:
             conf.set_default(
@@ -107,10 +107,10 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path) -> Iterator[Nodes]:
-    folder = pathlib.Path(f'/dev/os-acc-test-{os.getpid()}')
-    made = Nodes(folder, tmp_path)
+    directory = pathlib.Path(f'/dev/os-acc-test-{os.getpid()}')
+    made = Nodes(directory, tmp_path)
     yield made
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def hold(nodes) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
 
     def run(name: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, '-c', HOLD, str(nodes.folder / name)],
+            [sys.executable, '-c', HOLD, str(nodes.directory / name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -156,7 +156,7 @@ def test_owner_and_mode(nodes, daemon):
     def work() -> None:
         (file,) = plug(NAMES[1]).handle.files
         assert (file.path, file.major, file.minor) == (
-            f'{nodes.folder}/acc1',
+            f'{nodes.directory}/acc1',
             250,
             1,
         )
@@ -253,12 +253,12 @@ def test_another_file_takes_its_place(nodes):
 
     def work() -> None:
         plug(NAMES[0])
-        (nodes.folder / 'acc0').unlink()
-        (nodes.folder / 'acc0').symlink_to(target)
+        (nodes.directory / 'acc0').unlink()
+        (nodes.directory / 'acc0').symlink_to(target)
         assert os_acc.unplug(instance()) == 1
-        (nodes.folder / 'acc0').unlink()
+        (nodes.directory / 'acc0').unlink()
         plug(NAMES[1])
-        (nodes.folder / 'acc1').unlink()
+        (nodes.directory / 'acc1').unlink()
         nodes.make('acc1', 250, 9)
         assert os_acc.unplug(instance()) == 1
 

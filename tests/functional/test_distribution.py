@@ -70,7 +70,7 @@ said = {
     'vans': [[v.driver, v.plugin, v.state, v.handle.name, v.guest_config]
              for v in vans],
     'steps': sorted(set(told)),
-    'used': sorted(os.listdir(group.folder)),
+    'used': sorted(os.listdir(group.directory)),
     'guest': guest(),
 }
 try:
@@ -94,7 +94,7 @@ said['permitted'] = sorted(
     p.plugin_name for p in os_acc.host_info(['MdevHandle']).plugin_info)
 said['errors'] = dict(info.load_errors)
 said['released'] = os_acc.unplug(instance, live=True)
-said['left'] = [os.listdir(group.folder), guest(), len(os_acc.get_vans())]
+said['left'] = [os.listdir(group.directory), guest(), len(os_acc.get_vans())]
 json.dump(said, sys.stdout)
 """
 
@@ -132,13 +132,13 @@ class Environment:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def install(self, *folders):
+    def install(self, *directories):
         """Install distributions without their dependencies."""
         done = subprocess.run(
             [
                 *(sys.executable, '-m', 'pip', '--python', self.python),
                 *('install', '--no-deps', '--quiet'),
-                *('--disable-pip-version-check', *folders),
+                *('--disable-pip-version-check', *directories),
             ],
             capture_output=True,
             text=True,
@@ -152,7 +152,7 @@ class Environment:
 def environment(tmp_path_factory):
     """An environment with the example."""
     path = tmp_path_factory.mktemp('distribution')
-    # pip builds in the folder itself, so use a copy.
+    # pip builds in the directory itself, so use a copy.
     shutil.copytree(EXAMPLE, path / 'acc-example')
     made = Environment(path / 'venv')
     made.install(path / 'acc-example')
@@ -188,7 +188,7 @@ capabilities =
 
 [os_acc_example]
 slots = a, b
-folder = {tmp_path}/slots
+directory = {tmp_path}/slots
 guests = {tmp_path}/guests
 element = device
 """
@@ -232,7 +232,7 @@ def test_its_options_are_in_the_sample_configuration(environment):
         *('--namespace', 'os_acc'),
     )
     group = sample.partition('[os_acc_example]')[2].partition('\n[')[0]
-    for option in ('slots = slot0', 'element = slot', 'folder', 'guests'):
+    for option in ('slots = slot0', 'element = slot', 'directory', 'guests'):
         assert f'#{option}' in group
 
 

@@ -56,13 +56,13 @@ class Sudo:
     :ivar command: the command, for the option helper_command
     """
 
-    def __init__(self, folder: pathlib.Path, modules: pathlib.Path) -> None:
-        self._request = folder / 'request'
-        self._reply = folder / 'reply'
+    def __init__(self, directory: pathlib.Path, modules: pathlib.Path) -> None:
+        self._request = directory / 'request'
+        self._reply = directory / 'reply'
         for path in (self._request, self._reply):
             os.mkfifo(path)
             path.chmod(0o666)
-        script = folder / 'ask'
+        script = directory / 'ask'
         script.write_text(ASK.format(request=self._request, reply=self._reply))
         self.command = f'/bin/sh {script}'
         self._environment = {**os.environ, 'PYTHONPATH': str(modules)}
@@ -83,23 +83,23 @@ class Sudo:
 
 
 class ExampleHost(Host):
-    """A host with the example, whose folder belongs to root."""
+    """A host with the example, whose directory belongs to root."""
 
-    def __init__(self, folder: pathlib.Path, helper: str) -> None:
-        super().__init__(folder)
+    def __init__(self, directory: pathlib.Path, helper: str) -> None:
+        super().__init__(directory)
         self.helper = helper
-        self.slots = folder / 'slots'
+        self.slots = directory / 'slots'
         self.slots.mkdir(mode=0o755)
-        self.conf = folder / 'root.conf'
+        self.conf = directory / 'root.conf'
         self.conf.write_text(
-            f'[os_acc_example]\nfolder = {self.slots}\nslots = a, b\n'
+            f'[os_acc_example]\ndirectory = {self.slots}\nslots = a, b\n'
         )
 
     def configure(self) -> None:
         conf = os_acc.CONF
         processes.configure(str(self.state))
         conf.set_override('plugin', 'noop', 'os_acc')
-        conf.set_override('folder', str(self.slots), 'os_acc_example')
+        conf.set_override('directory', str(self.slots), 'os_acc_example')
         conf.set_override('slots', ['a', 'b'], 'os_acc_example')
         conf.set_override(
             'helper_command',
@@ -131,15 +131,15 @@ def example(tmp_path_factory) -> Iterator[pathlib.Path]:
     extension.ExtensionManager.ENTRY_POINT_CACHE.clear()
 
 
-def import_all(folder: pathlib.Path) -> None:
+def import_all(directory: pathlib.Path) -> None:
     """Import what a service imports late.
 
-    The user of the service may not be able to read the folder of Python.
+    The user of the service may not be able to read the directory of Python.
     """
     # stevedore has kept what was installed before.
     extension.ExtensionManager.ENTRY_POINT_CACHE.clear()
     loader.load_all()
-    host = ExampleHost(folder, '')
+    host = ExampleHost(directory, '')
     host.configure()
     privsep.run_here(True)
     try:
@@ -156,15 +156,15 @@ def import_all(folder: pathlib.Path) -> None:
 
 @pytest.fixture
 def host(example) -> Iterator[ExampleHost]:
-    # The folders above tmp_path keep other users than root out.
-    folder = pathlib.Path(tempfile.mkdtemp(prefix='os-acc-root-'))
-    folder.chmod(0o755)
-    sudo = Sudo(folder, example)
-    made = ExampleHost(folder, sudo.command)
+    # The directories above tmp_path keep other users than root out.
+    directory = pathlib.Path(tempfile.mkdtemp(prefix='os-acc-root-'))
+    directory.chmod(0o755)
+    sudo = Sudo(directory, example)
+    made = ExampleHost(directory, sudo.command)
     made.share()
     yield made
     sudo.stop()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def instance(number: int = 0) -> objects.InstanceInfo:
@@ -259,16 +259,16 @@ def wait_for(look: Callable[[], object]):
 def test_a_daemon_that_is_killed_is_the_end_of_the_stream(host):
     def work() -> str:
         plug()
-        (host.folder / 'state' / 'ready').touch()
-        wait_for(lambda: (host.folder / 'killed').exists())
+        (host.directory / 'state' / 'ready').touch()
+        wait_for(lambda: (host.directory / 'killed').exists())
         return plug(1)
 
     child = host.start(NOVA, work)
-    wait_for(lambda: (host.folder / 'state' / 'ready').exists())
+    wait_for(lambda: (host.directory / 'state' / 'ready').exists())
     (pid,) = daemons(host)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not daemons(host))
-    (host.folder / 'killed').touch()
+    (host.directory / 'killed').touch()
     # The next call starts another daemon.
     assert host.end(child) == {'result': 'b'}
     assert host.used() == ['a', 'b']
@@ -279,7 +279,7 @@ def test_the_caller_has_no_say_over_the_place(host):
         from acc_example import privileged
 
         os_acc.CONF.set_override('slots', ['../x'], 'os_acc_example')
-        os_acc.CONF.set_override('folder', '/', 'os_acc_example')
+        os_acc.CONF.set_override('directory', '/', 'os_acc_example')
         return [
             raised(functools.partial(privileged.occupy, name))
             for name in ('../x', 'c')

@@ -31,7 +31,7 @@ SECONDS = 300
 
 
 def needed() -> set[pathlib.Path]:
-    """The folders that Python and os-acc are in."""
+    """The directories that Python and os-acc are in."""
     of_package = pathlib.Path(os_acc.__file__).parents[1]
     places = [sys.prefix, sys.base_prefix, of_package, *sys.path]
     return {
@@ -42,32 +42,32 @@ def needed() -> set[pathlib.Path]:
 
 
 def closed(path: pathlib.Path) -> pathlib.Path | None:
-    """The first folder on the way to a path that keeps the user out."""
-    for folder in reversed(path.parents):
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            return folder
+    """The first directory on the way to a path that keeps the user out."""
+    for directory in reversed(path.parents):
+        if not directory.stat().st_mode & stat.S_IXOTH:
+            return directory
     return None
 
 
 def opening(scratch: pathlib.Path) -> Iterator[str]:
     """Commands that let the user reach what Python needs, such as in /root.
 
-    An empty folder takes the place of a closed one, with only that in it.
+    An empty directory takes the place of a closed one, with only that in it.
     """
     inside: dict[pathlib.Path, list[pathlib.Path]] = {}
     for path in sorted(needed()):
-        folder = closed(path)
-        if folder is not None:
-            inside.setdefault(folder, []).append(path)
+        directory = closed(path)
+        if directory is not None:
+            inside.setdefault(directory, []).append(path)
     number = 0
-    for folder, paths in inside.items():
+    for directory, paths in inside.items():
         held = []
         for path in paths:
             hold = scratch / f'hold{number}'
             number += 1
             held.append((hold, path))
             yield f'mkdir {hold}; mount --rbind {path} {hold}'
-        yield f'mount -t tmpfs -o mode=755 none {folder}'
+        yield f'mount -t tmpfs -o mode=755 none {directory}'
         for hold, path in held:
             yield f'mkdir -p {path}; mount --rbind {hold} {path}'
 
@@ -87,11 +87,11 @@ def rule(config: pathlib.Path) -> str:
 class Host:
     """A host with a user of the service, its configuration and state path."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.etc = folder / 'etc'
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.etc = directory / 'etc'
         self.etc.mkdir(mode=0o755)
-        state = folder / 'state'
+        state = directory / 'state'
         state.mkdir(mode=0o700)
         os.chown(state, NUMBER, NUMBER)
         self.config = self.etc / 'nova.conf'
@@ -102,7 +102,7 @@ class Host:
         os.chown(self.config, 0, NUMBER)
         self.config.chmod(0o640)
         for name, line in (
-            ('passwd', f'{USER}:*:{NUMBER}:{NUMBER}::{folder}:/bin/sh\n'),
+            ('passwd', f'{USER}:*:{NUMBER}:{NUMBER}::{directory}:/bin/sh\n'),
             ('group', f'{USER}:*:{NUMBER}:\n'),
         ):
             text = pathlib.Path('/etc', name).read_text().rstrip('\n')
@@ -117,7 +117,7 @@ class Host:
 
     def doctor(self, *prefix: str) -> dict[str, tuple[str, str]]:
         """:returns: verdict and finding by subject"""
-        scratch = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        scratch = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
         scratch.chmod(0o755)
         command = (
             f'{" ".join(prefix)} {BIN}/os-acc --config-file {self.config} '
@@ -159,11 +159,11 @@ def host() -> Iterator[Host]:
         pytest.skip('only root can make a mount namespace with a user')
     if shutil.which('sudo') is None:
         pytest.skip('sudo is not installed')
-    # The folders above tmp_path keep other users than root out.
-    folder = pathlib.Path(tempfile.mkdtemp(prefix='os-acc-doctor-'))
-    folder.chmod(0o755)
-    yield Host(folder)
-    shutil.rmtree(folder)
+    # The directories above tmp_path keep other users than root out.
+    directory = pathlib.Path(tempfile.mkdtemp(prefix='os-acc-doctor-'))
+    directory.chmod(0o755)
+    yield Host(directory)
+    shutil.rmtree(directory)
 
 
 def root_sees_all() -> bool:

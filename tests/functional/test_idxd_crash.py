@@ -101,9 +101,9 @@ class Host:
             setattr(root_files.RootFiles, name, watched)
 
     def notes(self) -> list[str]:
-        folder = pathlib.Path(root_notes.FOLDER)
+        directory = pathlib.Path(root_notes.DIRECTORY)
         return [
-            *(os.listdir(folder) if folder.exists() else []),
+            *(os.listdir(directory) if directory.exists() else []),
             *records.idxd_devices.names(),
             *records.idxd_queues.names(),
         ]

@@ -26,10 +26,10 @@ LOOP = device_file.DeviceFile('/dev/nvme0n1', device_file.Number('b', 7, 7))
 # As libvirt does for QEMU: a /dev of its own, made in its mount namespace.
 PRIVATE_DEV = """
 import os, stat, subprocess, sys
-folder, name, kind, major, minor, then = sys.argv[1:]
-mount = ['mount', '-t', 'tmpfs', '-o', 'mode=755', 'private-dev', folder]
+directory, name, kind, major, minor, then = sys.argv[1:]
+mount = ['mount', '-t', 'tmpfs', '-o', 'mode=755', 'private-dev', directory]
 subprocess.run(mount, check=True)
-path = os.path.join(folder, name)
+path = os.path.join(directory, name)
 os.makedirs(os.path.dirname(path), exist_ok=True)
 what = stat.S_IFCHR if kind == 'c' else stat.S_IFBLK
 os.mknod(path, what | 0o600, os.makedev(int(major), int(minor)))
@@ -139,11 +139,11 @@ def start(tmp_path, monkeypatch):
 @pytest.fixture
 def private(start, tmp_path):
     def run(file, name: str, then: str) -> tuple[int, str]:
-        folder = tmp_path / 'dev'
-        folder.mkdir(exist_ok=True)
+        directory = tmp_path / 'dev'
+        directory.mkdir(exist_ok=True)
         return start(
             *('unshare', '--mount', '--propagation', 'private'),
-            *(sys.executable, '-c', PRIVATE_DEV, str(folder), name),
+            *(sys.executable, '-c', PRIVATE_DEV, str(directory), name),
             *(str(part) for part in file.number),
             then,
         )
@@ -198,8 +198,10 @@ def test_a_process_that_has_ended(start, private):
 
 def test_the_main_thread_has_ended(start):
     pid, _ = start(sys.executable, '-c', MAIN_THREAD_ENDS)
-    folder = f'/proc/{pid}/fd'
-    waiting.until(lambda: not os.listdir(folder), 30, 'the end of the thread')
+    directory = f'/proc/{pid}/fd'
+    waiting.until(
+        lambda: not os.listdir(directory), 30, 'the end of the thread'
+    )
     (text,) = open_files.users_of([FULL])
     assert text.startswith(f'process {pid} (')
 

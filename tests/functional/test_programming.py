@@ -214,7 +214,7 @@ def test_kill_while_a_command_is_at_it(tmp_path, report):
     host = CommandHost(tmp_path)
     host.tool.mode('hang')
     child = processes.start(host.child(host.program))
-    until((host.tool.folder / 'pid').exists)
+    until((host.tool.directory / 'pid').exists)
     os.kill(child, signal.SIGKILL)
     assert processes.wait(child) == -signal.SIGKILL
     assert host.record() == ('programming', 'aes')
@@ -232,7 +232,7 @@ def test_kill_while_a_command_is_at_it(tmp_path, report):
     assert host.record() == ('error', 'aes')
     assert host.times() == 1
     assert copy.read_text() == 'aes'
-    os.killpg(int((host.tool.folder / 'pid').read_text()), signal.SIGKILL)
+    os.killpg(int((host.tool.directory / 'pid').read_text()), signal.SIGKILL)
     # The next recover() removes it.
     until(lambda: host.run(lambda: None) == 0 and not copy.exists())
     assert list(copy.parent.parent.iterdir()) == []

@@ -50,13 +50,13 @@ def run(*command, **options):
 # --- QEMU's device tree ---
 
 
-def device_tree(folder, devices):
+def device_tree(directory, devices):
     """Read the functions on the machine's own PHB from QEMU's device tree.
 
     :param devices: the arguments of the options -device
     :returns: ibm,my-drc-index by (slot, function)
     """
-    dtb = folder / 'guest.dtb'
+    dtb = directory / 'guest.dtb'
     command = [QEMU, '-nodefaults', '-display', 'none', '-accel', 'tcg']
     command += ['-m', '256', '-machine', f'pseries,dumpdtb={dtb}']
     for device in devices:
@@ -113,16 +113,16 @@ HEAD = """
 class Libvirt:
     """libvirt's QEMU driver embedded in virsh, without daemon and socket.
 
-    All its files are in one folder (https://libvirt.org/drvqemu.html#uris). It
-    runs as nobody, because as root it needs the user libvirt-qemu.
+    All its files are in one directory (https://libvirt.org/drvqemu.html#uris).
+    It runs as nobody, because as root it needs the user libvirt-qemu.
     """
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, directory):
+        self.directory = directory
         self.options = {}
         if os.geteuid() == 0:
             nobody = pwd.getpwnam('nobody')
-            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+            os.chown(directory, nobody.pw_uid, nobody.pw_gid)
             self.options = {
                 'user': nobody.pw_uid,
                 'group': nobody.pw_gid,
@@ -134,19 +134,19 @@ class Libvirt:
             'virsh',
             '--quiet',
             '-c',
-            f'qemu:///embed?root={self.folder}',
+            f'qemu:///embed?root={self.directory}',
             '; '.join(commands),
             env={
                 'PATH': os.environ['PATH'],
-                'HOME': str(self.folder),
+                'HOME': str(self.directory),
                 'LC_ALL': 'C',
             },
-            cwd=self.folder,
+            cwd=self.directory,
             **self.options,
         )
 
     def _file(self, text):
-        path = self.folder / f'{uuid.uuid4()}.xml'
+        path = self.directory / f'{uuid.uuid4()}.xml'
         path.write_text(text, encoding='utf-8')
         path.chmod(0o644)
         return path
@@ -175,7 +175,7 @@ class Libvirt:
 
 @pytest.fixture(scope='module')
 def libvirt():
-    # Only root can enter pytest's folder.
+    # Only root can enter pytest's directory.
     with tempfile.TemporaryDirectory(prefix='os-acc-') as name:
         yield Libvirt(pathlib.Path(name))
 

@@ -43,14 +43,14 @@ def test_two_workers_plug_and_unplug(tmp_path, backend):
 
 
 def wait_for_workers(
-    folder: pathlib.Path, process: subprocess.Popen[bytes]
+    directory: pathlib.Path, process: subprocess.Popen[bytes]
 ) -> list[object]:
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        found = [p for p in folder.glob('worker-*') if p.suffix != '.new']
+        found = [p for p in directory.glob('worker-*') if p.suffix != '.new']
         if len(found) == 2:
             return [json.loads(path.read_text()) for path in found]
         if process.poll() is not None:
             break
         time.sleep(0.1)
-    pytest.fail((folder / 'log').read_text())
+    pytest.fail((directory / 'log').read_text())

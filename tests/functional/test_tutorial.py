@@ -2,9 +2,9 @@
 
 """Follows the tutorial of the documentation word by word.
 
-Only two things differ. Its folders in /tmp are below the folder of the test.
-And pip installs what the page builds into a folder of its own, without a
-package index, so that the environment of the tests stays as it is.
+Only two things differ. Its directories in /tmp are below the directory of the
+test. And pip installs what the page builds into a directory of its own,
+without a package index, so that the environment of the tests stays as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROGRAMS = {
     'sys.exit(app.main())" "$@"',
     'privsep-helper': '"{python}" -m oslo_privsep.daemon "$@"',
     # What is installed already is only looked up. --editable would change
-    # the environment: PYTHONPATH has the folder instead.
+    # the environment: PYTHONPATH has the directory instead.
     'pip': """case "$*" in
 *"--editable .") "{python}" -m pip install --quiet --no-deps --no-index \\
     --no-build-isolation --upgrade --target "{site}" . ;;
@@ -41,10 +41,10 @@ esac""",
 class Shell:
     """Runs the blocks of the page, each from where the last one has ended."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._tmp = folder / 'tmp'
-        programs = folder / 'bin'
-        site = folder / 'site'
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._tmp = directory / 'tmp'
+        programs = directory / 'bin'
+        site = directory / 'site'
         for made in (self._tmp, programs, site):
             made.mkdir()
         for name, text in PROGRAMS.items():
@@ -62,20 +62,20 @@ class Shell:
             'PYTHONPATH': os.pathsep.join(places),
             'PYTHONWARNINGS': 'ignore',
         }
-        self._folder = str(self._tmp)
+        self._directory = str(self._tmp)
 
     def real(self, text: str) -> str:
-        """Replace the folders of the page."""
+        """Replace the directories of the page."""
         return text.replace('/tmp/', f'{self._tmp}/')
 
     def write(self, name: str, text: str) -> None:
-        path = pathlib.Path(self._folder, self.real(name))
+        path = pathlib.Path(self._directory, self.real(name))
         path.write_text(self.real(text))
 
     def run(self, commands: list[str]) -> str:
         done = subprocess.run(
             ['bash', '-ec', self.real('\n'.join([*commands, 'pwd >&2']))],
-            cwd=self._folder,
+            cwd=self._directory,
             env=self._environment,
             capture_output=True,
             text=True,
@@ -83,7 +83,7 @@ class Shell:
             check=False,
         )
         assert done.returncode == 0, f'{commands}\n{done.stdout}{done.stderr}'
-        self._folder = done.stderr.splitlines()[-1]
+        self._directory = done.stderr.splitlines()[-1]
         return done.stdout
 
 

@@ -41,10 +41,10 @@ CARD = vendor_module.FPGA
 class CardHost(Host):
     """A host with an FPGA that takes one function, and its vendor's tool."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__(folder)
-        self.tool = vendor_module.Vendor(folder / 'vendor')
-        self.kernel = kernel_module.Kernel(folder / 'host')
+    def __init__(self, directory: pathlib.Path) -> None:
+        super().__init__(directory)
+        self.tool = vendor_module.Vendor(directory / 'vendor')
+        self.kernel = kernel_module.Kernel(directory / 'host')
         vendor_module.furnish(self.kernel)
         self.files = {
             name: self.tool.bitstream(name) for name in ('aes', 'sha')

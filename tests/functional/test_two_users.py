@@ -44,8 +44,8 @@ def imported() -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    # The folders above tmp_path keep other users than root out.
+def directory() -> Iterator[pathlib.Path]:
+    # The directories above tmp_path keep other users than root out.
     made = pathlib.Path(tempfile.mkdtemp(prefix='os-acc-users-'))
     made.chmod(0o755)
     yield made
@@ -53,8 +53,8 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
-def host(folder) -> Host:
-    made = Host(folder)
+def host(directory) -> Host:
+    made = Host(directory)
     made.share()
     return made
 
@@ -154,7 +154,7 @@ def rounds(number: int) -> dict[str, int]:
 
 
 def test_both_at_once(host, report):
-    """Also the first opening, which makes the journal and the folders."""
+    """Also the first opening, which makes the journal and the directories."""
     begun = time.monotonic()
     running = [
         host.start((NOVA, CYBORG)[n % 2], lambda n=n: rounds(n))
@@ -323,7 +323,7 @@ def test_an_owner_that_is_not_in_the_group(host):
 
 
 @pytest.mark.parametrize('mode', [0o700, 0o750, 0o770, 0o2750, 0o3770])
-def test_a_folder_that_is_not_shared(host, mode):
+def test_a_directory_that_is_not_shared(host, mode):
     host.state.chmod(mode)
     error = host.error(CYBORG, vans)
     assert f'belongs to user id {NOVA}' in error
@@ -337,7 +337,7 @@ def test_a_folder_that_is_not_shared(host, mode):
     assert modes <= {0o600, 0o700}
 
 
-def test_a_reader_of_a_private_folder(host):
+def test_a_reader_of_a_private_directory(host):
     host.state.chmod(0o700)
     host.run(NOVA, plug)
     error = host.error(CYBORG, vans, read_only=True)
@@ -347,7 +347,7 @@ def test_a_reader_of_a_private_folder(host):
 
 @pytest.mark.parametrize('mode', [0o777, 0o2777, 0o1777])
 @pytest.mark.parametrize('user', [NOVA, CYBORG])
-def test_a_folder_that_all_can_write_to(host, user, mode):
+def test_a_directory_that_all_can_write_to(host, user, mode):
     host.state.chmod(mode)
     error = host.error(user, vans)
     assert 'all users can write to' in error
@@ -355,9 +355,9 @@ def test_a_folder_that_all_can_write_to(host, user, mode):
     assert list(host.state.iterdir()) == []
 
 
-def test_a_folder_above_that_keeps_the_agent_out(host):
+def test_a_directory_above_that_keeps_the_agent_out(host):
     """/var/lib/nova may be one: its default is below it."""
-    above = host.folder / 'nova'
+    above = host.directory / 'nova'
     above.mkdir(mode=0o700)
     os.chown(above, NOVA, NOVA)
     host.state = above / 'os-acc'
@@ -365,12 +365,12 @@ def test_a_folder_above_that_keeps_the_agent_out(host):
     host.run(NOVA, plug)
     for read_only in (True, False):
         error = host.error(CYBORG, vans, read_only=read_only)
-        assert f'the folder {above} belongs to user id {NOVA}' in error
+        assert f'the directory {above} belongs to user id {NOVA}' in error
         assert error.endswith(sharing.PAGE)
 
 
 def test_locks_elsewhere_that_are_not_shared(host):
-    locks = host.folder / 'locks'
+    locks = host.directory / 'locks'
     locks.mkdir(mode=0o755)
     os.chown(locks, NOVA, NOVA)
     configure = host.configure
@@ -382,8 +382,8 @@ def test_locks_elsewhere_that_are_not_shared(host):
     host.configure = elsewhere
     host.run(NOVA, plug)
     error = host.error(CYBORG, lambda: plug(number=1))
-    assert 'cannot use lock folder' in error
-    assert f'the folder {locks} belongs to user id {NOVA}' in error.lower()
+    assert 'cannot use lock directory' in error
+    assert f'the directory {locks} belongs to user id {NOVA}' in error.lower()
     assert error.endswith(sharing.PAGE)
     install(locks)
     assert host.run(CYBORG, lambda: plug(number=1)) == ['plugged']
@@ -392,17 +392,17 @@ def test_locks_elsewhere_that_are_not_shared(host):
 def test_the_group_cannot_lead_root_elsewhere(host):
     """A member puts a link or a second name of a file of root there."""
     host.run(NOVA, plug)
-    secret = host.folder / 'secret'
+    secret = host.directory / 'secret'
     secret.write_text('x')
     secret.chmod(0o600)
     (host.state / 'locks').mkdir(exist_ok=True)
     lock = f'os-acc-instance-{instance().uuid}'
     (host.state / 'locks' / lock).symlink_to(secret)
     os.link(secret, host.state / 'locks' / 'other')
-    (host.state / 'bitstreams').symlink_to(host.folder)
+    (host.state / 'bitstreams').symlink_to(host.directory)
     before = secret.stat()
     error = host.error(0, plug)
-    assert 'cannot use lock folder' in error
+    assert 'cannot use lock directory' in error
     after = secret.stat()
     assert (before.st_mode, before.st_uid, before.st_gid) == (
         after.st_mode,

@@ -33,18 +33,18 @@ UMASKS = {NOVA: 0o077, CYBORG: 0o027, STRANGER: 0o022, 0: 0o077}
 
 
 def install(path: pathlib.Path) -> None:
-    """Share a folder, with the command of the documentation."""
+    """Share a directory, with the command of the documentation."""
     whose = ('-o', str(NOVA), '-g', str(GROUP))
     subprocess.run(['install', '-d', '-m', '2770', *whose, path], check=True)
 
 
 class Host:
-    """A state path below a folder that each user can reach."""
+    """A state path below a directory that each user can reach."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.state = folder / 'state'
-        self.log = folder / 'log'
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.state = directory / 'state'
+        self.log = directory / 'log'
         self.log.mkdir(mode=0o777)
         self.log.chmod(0o777)
 
@@ -53,7 +53,7 @@ class Host:
         install(self.state)
 
     def share_all(self) -> None:
-        """Do what it says for a folder that has files already."""
+        """Do what it says for a directory that has files already."""
         setgid = ('-type', 'd', '-exec', 'chmod', 'g+s', '{}', '+')
         for command in (
             ('chgrp', '-R', str(GROUP), self.state),
@@ -174,12 +174,12 @@ def program(function: str) -> bool:
 def import_all() -> None:
     """Import all that a service imports late.
 
-    The users of the tests may not be able to read the folder of Python.
+    The users of the tests may not be able to read the directory of Python.
     """
     for name in modules.modules():
         importlib.import_module(name)
-    with tempfile.TemporaryDirectory() as folder, web.serving() as server:
-        Host(pathlib.Path(folder)).configure()
+    with tempfile.TemporaryDirectory() as directory, web.serving() as server:
+        Host(pathlib.Path(directory)).configure()
         try:
             os_acc.initialize()
             plug('aes')

@@ -200,7 +200,7 @@ class Cyborg:
 
     auth = None
 
-    def __init__(self, folder: pathlib.Path, patch: Any) -> None:
+    def __init__(self, directory: pathlib.Path, patch: Any) -> None:
         self.placement = Placement()
         # What the agent does for a bound ARQ; a test sets both.
         self.make_mdev: Callable[..., None] = _no_agent
@@ -218,7 +218,7 @@ class Cyborg:
         patch.setattr(hooks, 'ConductorAPIHook', _NoHook)
         self._api = app.setup_app()
         cyborg_objects.register_all()
-        engine = engines.create_engine(f'sqlite:///{folder}/cyborg.db')
+        engine = engines.create_engine(f'sqlite:///{directory}/cyborg.db')
         models.Base.metadata.create_all(engine)
         self.close = db.main_context_manager.patch_engine(engine)
         CONF.set_override('host', HOST)

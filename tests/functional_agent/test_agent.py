@@ -107,9 +107,9 @@ class Agent:
         return self.cyborg.placement.totals()
 
     def make_mdev(self, parent: str, kind: str, handle: str) -> None:
-        folder = self.kernel.sys / 'class/mdev_bus' / parent
+        directory = self.kernel.sys / 'class/mdev_bus' / parent
         self.kernel.write(
-            f'{folder}/mdev_supported_types/{kind}/create', handle
+            f'{directory}/mdev_supported_types/{kind}/create', handle
         )
 
     def remove_mdev(self, parent: str, kind: str, handle: str) -> None:
@@ -623,9 +623,9 @@ def cpid(agent: Agent) -> dict[str, Any]:
     }
 
 
-def image(folder: pathlib.Path) -> str:
+def image(directory: pathlib.Path) -> str:
     """A file as the agent names it."""
-    path = folder / f'{uuid.uuid4()}x_4f2.gbs'
+    path = directory / f'{uuid.uuid4()}x_4f2.gbs'
     path.write_bytes(b'bits')
     return str(path)
 
@@ -671,7 +671,7 @@ def test_an_error_of_programming_gets_to_the_conductor(
     assert 'told to fail' in str(received)
 
 
-def test_a_file_of_another_folder_is_got_from_glance(
+def test_a_file_of_another_directory_is_got_from_glance(
     fpga: Agent, tmp_path: pathlib.Path, monkeypatch: Any
 ) -> None:
     CONF.set_override('allowed_folders', [], 'os_acc_bitstreams')

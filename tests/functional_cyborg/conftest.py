@@ -131,15 +131,15 @@ class Host:
         """What Intel's driver for FPGAs shows. Returns its afu_id."""
         name = 'intel-fpga-dev.0'
         path = self.kernel.pci.resolve() / 'devices' / address
-        folder = path.resolve() / 'fpga' / name
-        (folder / 'intel-fpga-port.0').mkdir(parents=True)
-        (folder / 'intel-fpga-fme.0/pr').mkdir(parents=True)
-        (folder / 'intel-fpga-fme.0/pr/interface_id').write_text('f00d\n')
-        afu = folder / 'intel-fpga-port.0/afu_id'
+        directory = path.resolve() / 'fpga' / name
+        (directory / 'intel-fpga-port.0').mkdir(parents=True)
+        (directory / 'intel-fpga-fme.0/pr').mkdir(parents=True)
+        (directory / 'intel-fpga-fme.0/pr/interface_id').write_text('f00d\n')
+        afu = directory / 'intel-fpga-port.0/afu_id'
         afu.write_text('0000\n')
         links = self.kernel.sys / 'class/fpga'
         links.mkdir()
-        (links / name).symlink_to(folder)
+        (links / name).symlink_to(directory)
         return afu
 
     def executable(self, name: str, text: str, **values: Any) -> pathlib.Path:

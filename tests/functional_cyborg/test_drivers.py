@@ -210,10 +210,10 @@ from os_acc.privileged.fpga import root_copy
 root, config, instance, uuid, address, image, afu = sys.argv[1:]
 for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
-libvirt_domains.STATE_FOLDER = f'{root}/host/libvirt'
+libvirt_domains.STATE_DIRECTORY = f'{root}/host/libvirt'
 root_folder.PATH = f'{root}/host/run/os-acc'
-notes.FOLDER = f'{root}/host/held'
-root_copy.FOLDER = f'{root}/host/images'
+notes.DIRECTORY = f'{root}/host/held'
+root_copy.DIRECTORY = f'{root}/host/images'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])
 os_acc.initialize()
@@ -368,9 +368,9 @@ def test_gpu(host):
 def test_gpu_refused_by_cyborgs_function(host):
     """The write fails in the helper, as when the kernel refuses it."""
     host.enable('nvidia_gpu_driver')
-    folder = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
-    (folder / VGPU / 'create').unlink()
-    (folder / VGPU / 'create').mkdir()
+    directory = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
+    (directory / VGPU / 'create').unlink()
+    (directory / VGPU / 'create').mkdir()
     err = cause(host, mdev())
     assert isinstance(err, exception.DeviceError)
     assert 'IsADirectoryError' in str(err)
@@ -378,10 +378,10 @@ def test_gpu_refused_by_cyborgs_function(host):
 
 def test_gpu_that_is_there(host):
     host.enable('nvidia_gpu_driver')
-    folder = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
+    directory = host.kernel.sys / f'class/mdev_bus/{GPU}/mdev_supported_types'
     same, another = mdev(), mdev()
     for kind, each in ((VGPU, same), ('nvidia-224', another)):
-        path, name = folder / kind / 'create', each.handle.uuid
+        path, name = directory / kind / 'create', each.handle.uuid
         host.kernel.write(str(path), name)
         if each is same:
             instance, _ = host.plug(each)

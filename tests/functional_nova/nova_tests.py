@@ -4,12 +4,13 @@
 
 Usage: python tests/functional_nova/nova_tests.py [REGULAR_EXPRESSION...]
 
-These are tests of Nova, in the installed package nova, and ours, in the folder
-operations. They run with stestr, in both of Nova's concurrency modes: native
-threads and eventlet. With regular expressions, only the tests that match one
-of them run. Without, all of ours run, and those of Nova that TESTS selects. If
-the environment variable OS_ACC_NOVA_TESTS is few, each test runs in one mode:
-ours with native threads, and those of Nova that FEW selects with eventlet.
+These are tests of Nova, in the installed package nova, and ours, in the
+directory operations. They run with stestr, in both of Nova's concurrency
+modes: native threads and eventlet. With regular expressions, only the tests
+that match one of them run. Without, all of ours run, and those of Nova that
+TESTS selects. If the environment variable OS_ACC_NOVA_TESTS is few, each test
+runs in one mode: ours with native threads, and those of Nova that FEW selects
+with eventlet.
 
 With the environment variable OS_ACC_NOVA_UNCHANGED=1, Nova's own tests run
 with Nova's own driver, for a comparison, and ours do not run.
@@ -56,23 +57,25 @@ HERE = pathlib.Path(__file__).parent
 NOVA_S, OURS = './nova/tests/functional', './operations'
 
 
-def furnish(folder: pathlib.Path) -> None:
-    """Make a folder look like Nova's source tree, as its tests expect it.
+def furnish(directory: pathlib.Path) -> None:
+    """Make a directory look like Nova's source tree, as its tests expect it.
 
     The tests read etc/nova/api-paste.ini beside the package.
     """
     package = pathlib.Path(nova.__file__).parent
-    (folder / 'nova').symlink_to(package)
-    (folder / 'etc').mkdir()
-    (folder / 'etc/nova').symlink_to(pathlib.Path(sys.prefix) / 'etc/nova')
-    (folder / 'operations').symlink_to(HERE / 'operations')
+    (directory / 'nova').symlink_to(package)
+    (directory / 'etc').mkdir()
+    (directory / 'etc/nova').symlink_to(pathlib.Path(sys.prefix) / 'etc/nova')
+    (directory / 'operations').symlink_to(HERE / 'operations')
 
 
-def environment(folder: pathlib.Path, path: str, mode: str) -> dict[str, str]:
+def environment(
+    directory: pathlib.Path, path: str, mode: str
+) -> dict[str, str]:
     made = {**os.environ, 'OS_NOVA_DISABLE_EVENTLET_PATCHING': mode}
     made.setdefault('OS_TEST_TIMEOUT', str(TEST_SECONDS))
-    # The folder above has the modules kernel and nova_cell_lock.
-    search = [str(folder), str(HERE.parent)]
+    # The directory above has the modules kernel and nova_cell_lock.
+    search = [str(directory), str(HERE.parent)]
     if path == NOVA_S and not unchanged():
         search.insert(0, str(HERE / 'switch'))
     made['PYTHONPATH'] = os.pathsep.join(search)
@@ -84,7 +87,11 @@ def unchanged() -> bool:
 
 
 def stestr(
-    path: str, folder: pathlib.Path, mode: str, *args: str, quiet: bool = False
+    path: str,
+    directory: pathlib.Path,
+    mode: str,
+    *args: str,
+    quiet: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
@@ -93,8 +100,8 @@ def stestr(
             *('--top-dir', '.'),
             *args,
         ],
-        cwd=folder,
-        env=environment(folder, path, mode),
+        cwd=directory,
+        env=environment(directory, path, mode),
         stdout=subprocess.PIPE if quiet else None,
         text=True,
         check=False,
@@ -107,13 +114,13 @@ def run(path: str, tests: str, mode: str) -> bool:
     :returns: whether all of them passed, but for KNOWN
     """
     with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        furnish(folder)
+        directory = pathlib.Path(name)
+        furnish(directory)
         print(f'=== {MODES[mode]}: {path}: {tests}', flush=True)
         start = time.monotonic()
         # Two workers: the tests of more at once time out on a small machine.
         args = ('run', '--concurrency', '2', tests)
-        done = stestr(path, folder, mode, *args)
+        done = stestr(path, directory, mode, *args)
         print(f'=== {time.monotonic() - start:.0f} s', flush=True)
         if done.returncode == 0:
             return True
@@ -121,9 +128,9 @@ def run(path: str, tests: str, mode: str) -> bool:
             # Nova's tests wait 10 s at most, which a busy machine exceeds.
             print('=== the failed tests again, one by one', flush=True)
             again = ('run', '--failing', '--serial')
-            if stestr(path, folder, mode, *again).returncode == 0:
+            if stestr(path, directory, mode, *again).returncode == 0:
                 return True
-        listed = stestr(path, folder, mode, 'failing', '--list', quiet=True)
+        listed = stestr(path, directory, mode, 'failing', '--list', quiet=True)
         failed = listed.stdout.split()
         unknown = [each for each in failed if not _is_known(each)]
         for each in unknown:

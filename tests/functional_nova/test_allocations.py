@@ -43,8 +43,9 @@ FLAVOR = {
 
 
 @pytest.fixture
-def folder(site, tmp_path):
-    """The folder with the file that os-acc provider-config --install writes.
+def directory(site, tmp_path):
+    """The directory with the file that os-acc provider-config --install
+    writes.
 
     The command itself needs a process without Nova, whose options it
     registers.
@@ -69,8 +70,8 @@ def hostdevs(site, instance):
     ]
 
 
-def test_nova_reads_the_file(folder):
-    configs = provider_config.get_provider_configs(str(folder))
+def test_nova_reads_the_file(directory):
+    configs = provider_config.get_provider_configs(str(directory))
     (config,) = configs.values()
     assert configs.keys() == {'$COMPUTE_NODE'}
     assert config['__source_file'] == 'os-acc.yaml'
@@ -88,7 +89,7 @@ def test_nova_reads_the_file(folder):
     assert 'CUSTOM_PCI_VENDOR_8086' in config['traits']['additional']
 
 
-def test_nova_merges_it_into_the_compute_node(folder):
+def test_nova_merges_it_into_the_compute_node(directory):
     tree = provider_tree.ProviderTree()
     tree.new_root(NODE, NODE_UUID)
     tree.update_traits(NODE, [os_traits.COMPUTE_NODE])
@@ -97,7 +98,7 @@ def test_nova_merges_it_into_the_compute_node(folder):
         resource_tracker.ResourceTracker
     )
     tracker.absent_providers = set()
-    configs = provider_config.get_provider_configs(str(folder))
+    configs = provider_config.get_provider_configs(str(directory))
     tracker._merge_provider_configs(configs, tree)
     data = tree.data(NODE)
     assert data.inventory.keys() == {'VCPU', CLASS}
@@ -119,7 +120,7 @@ def test_nova_accepts_the_keys_of_a_flavor(key):
     validators.validate(key, '1')
 
 
-def test_spawn_reboot_and_delete(site, folder, instance):
+def test_spawn_reboot_and_delete(site, directory, instance):
     site.spawn(instance, [], {CLASS: 1, 'VCPU': 2})
     (van,) = os_acc.get_vans(instance.uuid)
     (device,) = hostdevs(site, instance)
@@ -131,12 +132,12 @@ def test_spawn_reboot_and_delete(site, folder, instance):
     assert os_acc.get_vans(instance.uuid).objects == []
 
 
-def test_arqs_and_resources(site, folder, instance, vgpu):
+def test_arqs_and_resources(site, directory, instance, vgpu):
     site.spawn(instance, [vgpu(instance)], {CLASS: 1})
     assert len(hostdevs(site, instance)) == 2
 
 
-def test_more_than_there_are(site, folder):
+def test_more_than_there_are(site, directory):
     for _ in range(4):
         site.spawn(site.instance(**FLAVOR), [], {CLASS: 1})
     with pytest.raises(nova_exception.NovaException) as caught:
@@ -146,7 +147,7 @@ def test_more_than_there_are(site, folder):
     assert 'No device for' in caught.value.format_message()
 
 
-def test_the_traits_of_an_image(site, folder, instance):
+def test_the_traits_of_an_image(site, directory, instance):
     meta = nova_objects.ImageMeta.from_dict(
         {'properties': {'trait:CUSTOM_PCI_PRODUCT_4940': 'required'}}
     )
@@ -161,7 +162,9 @@ def test_the_traits_of_an_image(site, folder, instance):
     ]
 
 
-def test_what_an_instance_with_accelerators_cannot_do(site, folder, instance):
+def test_what_an_instance_with_accelerators_cannot_do(
+    site, directory, instance
+):
     site.spawn(instance, [], {CLASS: 1})
     driver, context = site.driver, site.context
     for refused in (
@@ -194,7 +197,7 @@ def placement(monkeypatch):
 
 
 def test_a_reverted_resize_has_its_accelerators(
-    site, folder, instance, placement, monkeypatch
+    site, directory, instance, placement, monkeypatch
 ):
     site.spawn(instance, [], {CLASS: 1})
     # As a resize to another cell does, without asking the driver.
@@ -213,7 +216,7 @@ def test_a_reverted_resize_has_its_accelerators(
 
 
 def test_no_start_while_placement_does_not_answer(
-    site, folder, instance, placement
+    site, directory, instance, placement
 ):
     site.spawn(instance, [], {CLASS: 1})
     os_acc.unplug(os_acc.objects.InstanceInfo(uuid=instance.uuid))
@@ -226,7 +229,7 @@ def test_no_start_while_placement_does_not_answer(
 
 
 @pytest.mark.parametrize('elsewhere', [True, False])
-def test_resources_that_are_not_ours(site, folder, placement, elsewhere):
+def test_resources_that_are_not_ours(site, directory, placement, elsewhere):
     licence = 'CUSTOM_LICENCE'
     instance = site.instance(**{f'resources:{licence}': '2'})
     placement['allocations'] = (
@@ -237,7 +240,7 @@ def test_resources_that_are_not_ours(site, folder, placement, elsewhere):
     assert hostdevs(site, instance) == []
 
 
-def test_a_part_is_missing(site, folder, placement):
+def test_a_part_is_missing(site, directory, placement):
     instance = site.instance(**FLAVOR | {f'resources:{CLASS}': '3'})
     placement['allocations'] = {NODE_UUID: {'resources': {CLASS: 3}}}
     site.spawn(instance, [], {CLASS: 3})

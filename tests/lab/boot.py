@@ -5,7 +5,7 @@
     python tests/lab/boot.py [--boots N] [--timeout SECONDS] [-- ARGUMENT...]
 
 The arguments after ``--`` go to pytest; the default is tests/lab. The tests
-run as root, with this Python, in this folder and on the root file system of
+run as root, with this Python, in this directory and on the root file system of
 this machine (see guest.sh). The exit code is that of pytest. No KVM is
 needed.
 
@@ -125,8 +125,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         '--coverage',
         type=pathlib.Path,
-        metavar='FOLDER',
-        help="the folder for the tests' .coverage files, for coverage combine",
+        metavar='DIR',
+        help="the directory for the tests' .coverage files, for coverage "
+        'combine',
     )
     parser.add_argument(
         '--verbose',
@@ -141,20 +142,20 @@ def arguments() -> argparse.Namespace:
 class Lab:
     """The files that are kept between boots, and the options of each boot."""
 
-    def __init__(self, folder: pathlib.Path, options: argparse.Namespace):
-        self.folder = folder
+    def __init__(self, directory: pathlib.Path, options: argparse.Namespace):
+        self.directory = directory
         self.options = options
         self.deadline = time.monotonic() + options.timeout
         self.said: list[str] = []
         self._breaks = 0
-        self.out = folder / 'out'
+        self.out = directory / 'out'
         self.out.mkdir()
         self.qemu = self.out / 'qemu'
         self.qemu.write_text(RECORDS_EXIT)
         self.qemu.chmod(0o755)
         # Each boot has copies of the disks, so that it can be repeated.
-        self._kept = folder / 'kept'
-        self._disks = folder / 'disks'
+        self._kept = directory / 'kept'
+        self._disks = directory / 'disks'
         self._kept.mkdir()
         self._file(NAMESPACE, 64 << 20)
         state = self._file(STATE, 512 << 20)
@@ -182,7 +183,7 @@ class Lab:
         self._disks.rename(self._kept)
 
     def _environment(self, boot: int) -> dict[str, str]:
-        bin_folder = pathlib.Path(sys.executable).parent
+        bin_directory = pathlib.Path(sys.executable).parent
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -200,7 +201,7 @@ class Lab:
             'LAB_PYTHON': sys.executable,
             'OS_ACC_LAB_BOOT': str(boot),
             'OS_ACC_LAB_BOOTS': str(self.options.boots),
-            'PATH': f'{bin_folder}:/usr/local/sbin:/usr/local/bin'
+            'PATH': f'{bin_directory}:/usr/local/sbin:/usr/local/bin'
             ':/usr/sbin:/usr/bin:/sbin:/bin',
             'TMPDIR': '/lab/tmp',
         }
@@ -222,7 +223,7 @@ class Lab:
         qemu = lab_devices.qemu_options(
             self._disks / NAMESPACE, self._disks / STATE
         )
-        qemu += findings.qemu_options(self.folder)
+        qemu += findings.qemu_options(self.directory)
         for tag, path, access in (
             ('lab-root', '/', ',readonly=on,multidevs=remap'),
             ('lab-out', self.out, ''),
@@ -279,7 +280,7 @@ class Lab:
             code, text = self._stream(process, guest)
             if code == BROKEN:
                 say(text)
-                for line in findings.findings(process.pid, self.folder):
+                for line in findings.findings(process.pid, self.directory):
                     say(line)
         finally:
             end(process)
@@ -388,13 +389,13 @@ def compile_sources(pytest: list[str]) -> None:
     :param pytest: the arguments of pytest; by collecting the tests, pytest
         compiles them and its plugins in its own way
     """
-    folders = [
+    directories = [
         name for name in ('os_acc', 'vif_like_plugins') if os.path.isdir(name)
     ]
     environment = dict(os.environ)
     environment.pop('PYTHONDONTWRITEBYTECODE', None)
     for arguments in (
-        ['compileall', '-q', HERE, *folders],
+        ['compileall', '-q', HERE, *directories],
         ['pytest', *PYTEST, '--collect-only', *pytest],
     ):
         subprocess.run(
@@ -421,8 +422,8 @@ def main() -> int:
 def run(options: argparse.Namespace) -> int:
     """Boot a new machine --boots times, and return the exit code."""
     code = 0
-    with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as folder:
-        lab = Lab(pathlib.Path(folder), options)
+    with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as directory:
+        lab = Lab(pathlib.Path(directory), options)
         for boot in range(1, options.boots + 1):
             code = lab.repeated(boot)
             if code:

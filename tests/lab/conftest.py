@@ -32,7 +32,7 @@ import os_acc
 PCI = pathlib.Path('/sys/bus/pci/devices')
 MDEVS = pathlib.Path('/sys/bus/mdev/devices')
 MODULES = ('vfio-pci', 'mdev', 'mtty', 'nvme', 'e1000', 'e1000e')
-# Nova is in one environment only, see tox.ini. Name the folder to run it.
+# Nova is in one environment only, see tox.ini. Name the directory to run it.
 collect_ignore = ['with_nova']
 MARKERS = ('boot1', 'boot2', 'boot3')
 
@@ -228,7 +228,7 @@ def held():
 
 @pytest.fixture
 def lab_state() -> pathlib.Path:
-    """A folder on a disk that is kept over a reboot (see boot.py)."""
+    """A directory on a disk that is kept over a reboot (see boot.py)."""
     return pathlib.Path('/lab/state')
 
 

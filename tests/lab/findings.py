@@ -29,9 +29,9 @@ CONSOLE_LINES = 120
 SYSRQ = '9lw'
 
 
-def qemu_options(folder: pathlib.Path) -> list[str]:
-    """Options of QEMU for a monitor in a folder."""
-    return ['-qmp', f'unix:{folder / "monitor"},server=on,wait=off']
+def qemu_options(directory: pathlib.Path) -> list[str]:
+    """Options of QEMU for a monitor in a directory."""
+    return ['-qmp', f'unix:{directory / "monitor"},server=on,wait=off']
 
 
 def threads(session: int) -> Iterator[str]:
@@ -94,13 +94,13 @@ def _registers(monitor: Monitor) -> str:
     return ' | '.join(re.findall(r'CPU#\d+|[RE]IP=\w+|HLT=\d', text))
 
 
-def _sysrq(monitor: Monitor, folder: pathlib.Path) -> Iterator[str]:
+def _sysrq(monitor: Monitor, directory: pathlib.Path) -> Iterator[str]:
     """What the kernel writes to its console when it is asked for stacks.
 
     virtme-ng gives the serial port to a file. For the question and the
     answer, QEMU gives it to a socket.
     """
-    path = folder / 'console'
+    path = directory / 'console'
     monitor.ask(
         f'chardev-change console socket,path={path},server=on,wait=off'
     )
@@ -120,19 +120,19 @@ def _sysrq(monitor: Monitor, folder: pathlib.Path) -> Iterator[str]:
     yield from lines[:CONSOLE_LINES]
 
 
-def findings(session: int, folder: pathlib.Path) -> Iterator[str]:
+def findings(session: int, directory: pathlib.Path) -> Iterator[str]:
     """Find out what a machine that has stopped does.
 
     :param session: the id of the session that QEMU runs in
-    :param folder: the folder of qemu_options()
+    :param directory: the directory of qemu_options()
     """
     yield from threads(session)
     try:
-        monitor = Monitor(folder / 'monitor')
+        monitor = Monitor(directory / 'monitor')
         yield monitor.ask('info status').strip()
         for _ in range(3):
             yield _registers(monitor)
             time.sleep(0.5)
-        yield from _sysrq(monitor, folder)
+        yield from _sysrq(monitor, directory)
     except (OSError, ValueError) as error:
         yield f'the monitor of QEMU does not answer: {error!r}'

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # The part of boot.py inside the machine: makes the root that the tests see,
-# runs them, and leaves the exit code in the folder that boot.py shares.
+# runs them, and leaves the exit code in the directory that boot.py shares.
 #
 # The root is the host's, read with a cache, which makes Python five times as
 # fast, under a layer that is gone when the machine is: nothing in here writes
-# to the host's file system but into the shared folder, which is /lab/out.
+# to the host's file system but into the shared directory, which is /lab/out.
 set -euo pipefail
 # shellcheck source=/dev/null
 source "$1/lab.env"

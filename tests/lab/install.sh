@@ -109,7 +109,7 @@ packages() {
     apt_get install -y --no-install-recommends "linux-headers-$release"
     rm -rf "$downloads"
     mkdir -p "$downloads"
-    # apt downloads as the user _apt, who must be able to write the folder.
+    # apt downloads as the user _apt, who must be able to write the directory.
     ! id _apt >/dev/null 2>&1 || chown _apt "$downloads"
     (
         cd "$downloads"
@@ -120,8 +120,8 @@ packages() {
     echo "$release" >"$downloads/release"
 }
 
-# Compiles the module in the folder $1 of the build folder.
-module() { # FOLDER OPTION...
+# Compiles the module in the directory $1 of the build directory.
+module() { # DIRECTORY OPTION...
     make -s -j2 -C "/usr/src/linux-headers-$release" "M=$work/$1" \
         "${@:2}" modules
     cp "$1"/*.ko "/lib/modules/$release/extra/"

@@ -81,8 +81,8 @@ DOMAIN = """
   <vcpu>1</vcpu>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
-    <kernel>{folder}/vmlinuz</kernel>
-    <initrd>{folder}/initrd</initrd>
+    <kernel>{directory}/vmlinuz</kernel>
+    <initrd>{directory}/initrd</initrd>
     <cmdline>console=ttyS0 quiet tsc=unstable</cmdline>
   </os>
   <features><acpi/><apic/></features>
@@ -105,11 +105,11 @@ DOMAIN = """
 
 
 class Libvirtd:
-    """libvirtd, with its own folders."""
+    """libvirtd, with its own directories."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
         for path in (
             '/run/libvirt',
             '/var/lib/libvirt',
@@ -136,7 +136,7 @@ class Libvirtd:
         self._write_guest()
 
     def _write_guest(self) -> None:
-        root = self.folder / 'root'
+        root = self.directory / 'root'
         for name in ('bin', 'dev', 'proc', 'sys'):
             (root / name).mkdir(parents=True, exist_ok=True)
         shutil.copy(shutil.which('busybox'), root / 'bin/busybox')
@@ -145,16 +145,16 @@ class Libvirtd:
         (root / 'init').chmod(0o755)
         subprocess.run(
             f'cd {root} && find . | busybox cpio -o -H newc '
-            f'> {self.folder}/initrd',
+            f'> {self.directory}/initrd',
             shell=True,
             check=True,
             timeout=120,
         )
-        shutil.copy(CACHE / 'vmlinuz', self.folder / 'vmlinuz')
+        shutil.copy(CACHE / 'vmlinuz', self.directory / 'vmlinuz')
 
-    def _add_modules(self, folder: pathlib.Path) -> None:
+    def _add_modules(self, directory: pathlib.Path) -> None:
         """Add the drivers of a virtio disk, in the order of their loading."""
-        folder.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)
         shown = subprocess.run(
             ['modprobe', '--all', '--show-depends', *DISK_MODULES],
             check=True,
@@ -166,11 +166,11 @@ class Libvirtd:
         paths = [pathlib.Path(w[1]) for w in words if w[0] == 'insmod']
         order = list(dict.fromkeys(path.name for path in paths))
         for path in paths:
-            shutil.copy(path, folder)
-        (folder / 'order').write_text(''.join(f'{n}\n' for n in order))
+            shutil.copy(path, directory)
+        (directory / 'order').write_text(''.join(f'{n}\n' for n in order))
 
     def start(self) -> None:
-        log = open(self.folder / 'libvirtd.log', 'ab')  # noqa: SIM115
+        log = open(self.directory / 'libvirtd.log', 'ab')  # noqa: SIM115
         self._process = subprocess.Popen(
             ['/usr/sbin/libvirtd'],
             stdin=subprocess.DEVNULL,
@@ -181,7 +181,7 @@ class Libvirtd:
         try:
             wait(lambda: virsh('version', check=False).returncode == 0, 120)
         except AssertionError as err:
-            log_end = (self.folder / 'libvirtd.log').read_text()[-2000:]
+            log_end = (self.directory / 'libvirtd.log').read_text()[-2000:]
             why = virsh('version', check=False).stderr
             raise AssertionError(
                 f'libvirtd ({self._process.poll()}): {log_end}\nvirsh: {why}'
@@ -222,17 +222,17 @@ class Guest:
         self.daemon = daemon
         self.ports = ports
         self.memory = memory
-        self.log = daemon.folder / f'{self.name}.log'
+        self.log = daemon.directory / f'{self.name}.log'
         self.define(hostdevs)
 
     def define(self, hostdevs: str = '') -> None:
-        path = self.daemon.folder / f'{self.name}.xml'
+        path = self.daemon.directory / f'{self.name}.xml'
         port = "<controller type='pci' index='{}' model='pcie-root-port'/>"
         path.write_text(
             DOMAIN.format(
                 name=self.name,
                 uuid=self.uuid,
-                folder=self.daemon.folder,
+                directory=self.daemon.directory,
                 memory=self.memory,
                 log=self.log,
                 ports=''.join(port.format(n + 1) for n in range(self.ports)),

@@ -28,7 +28,7 @@ class Target:
 
     def __init__(
         self,
-        folder: pathlib.Path,
+        directory: pathlib.Path,
         number: int = 1,
         nqn: str = NQN,
         uuids: list[str] | None = None,
@@ -36,7 +36,7 @@ class Target:
         self.nqn, self.subsystem = nqn, CONFIG / 'subsystems' / nqn
         self.port = CONFIG / 'ports/1'
         self.uuids = uuids or [str(uuid.uuid4()) for _ in range(number)]
-        self.files = [folder / f'namespace-{each}' for each in self.uuids]
+        self.files = [directory / f'namespace-{each}' for each in self.uuids]
         self.loops: list[str] = []
         for command in (
             ['modprobe', '-a', 'nvmet', 'nvmet-tcp', 'nvme-tcp', 'loop'],

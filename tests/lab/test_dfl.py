@@ -56,19 +56,19 @@ def card(_modules):
 
 @pytest.fixture
 def images(tmp_path):
-    """Images of the functions, in a folder that bitstreams may be in."""
+    """Images of the functions, in a directory that bitstreams may be in."""
     return make_images(tmp_path / 'images')
 
 
-def make_images(folder: pathlib.Path) -> dict[str, str]:
-    folder.mkdir(exist_ok=True)
+def make_images(directory: pathlib.Path) -> dict[str, str]:
+    directory.mkdir(exist_ok=True)
     made = {}
     for name, content in {
         AES: dfl_card.image(AES, 50001),
         FFT: dfl_card.image(FFT),
         OTHER_INTERFACE: dfl_card.image(FFT, interface=OTHER_INTERFACE),
     }.items():
-        path = folder / f'{name}.gbs'
+        path = directory / f'{name}.gbs'
         path.write_bytes(content)
         made[name] = str(path)
     return made
@@ -89,10 +89,10 @@ def here(tmp_path, images):
     )
 
 
-def configure(folder: pathlib.Path, initialize: bool = True) -> None:
-    use.configure(folder / 'state', [SPEC], initialize=False)
+def configure(directory: pathlib.Path, initialize: bool = True) -> None:
+    use.configure(directory / 'state', [SPEC], initialize=False)
     os_acc.CONF.set_override(
-        'allowed_folders', [str(folder / 'images')], 'os_acc_bitstreams'
+        'allowed_folders', [str(directory / 'images')], 'os_acc_bitstreams'
     )
     if initialize:
         os_acc.initialize(reset=True)
@@ -282,11 +282,11 @@ def test_stuck_while_another_port_is_used(here, images):
 
 def test_a_service_without_privileges(service, sudoers):
     """The daemon needs no capability more than for other devices."""
-    folder = service.path / 'images'
-    images = make_images(folder)
+    directory = service.path / 'images'
+    images = make_images(directory)
     service.write_config(specs=[SPEC])
     with open(service.path / 'os-acc.conf', 'a') as file:
-        file.write(f'[os_acc_bitstreams]\nallowed_folders = {folder}\n')
+        file.write(f'[os_acc_bitstreams]\nallowed_folders = {directory}\n')
 
     def work() -> list[bool]:
         instance = plug(0, AES, images)
@@ -300,9 +300,9 @@ def test_a_service_without_privileges(service, sudoers):
 class Runs:
     """Processes that plug and unplug a VF, one after the other."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.images = make_images(folder / 'images')
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.images = make_images(directory / 'images')
 
     def process(
         self, work: bool, kill_at: int | None = None
@@ -313,12 +313,12 @@ class Runs:
         :param kill_at: the boundary at which the process is killed
         :returns: how it ended, and the boundaries that it passed
         """
-        names = self.folder / 'names'
+        names = self.directory / 'names'
         # The one that the port does not have, so that it is programmed.
         other = FFT if plain(AES) in afu_ids()[:1] else AES
 
         def child() -> None:
-            configure(self.folder, initialize=False)
+            configure(self.directory, initialize=False)
             boundaries = processes.Boundaries(kill_at)
             os_acc.initialize()
             boundaries.watch(
@@ -402,10 +402,10 @@ def test_killed_in_the_ioctl(tmp_path):
 
 @pytest.mark.boot1
 def test_before_the_reboot(lab_state, leave_all):
-    folder = lab_state / 'dfl'
-    folder.mkdir()
-    images = make_images(folder / 'images')
-    configure(folder)
+    directory = lab_state / 'dfl'
+    directory.mkdir()
+    images = make_images(directory / 'images')
+    configure(directory)
     os_acc.plug(
         use.instance(INSTANCE),
         [request(0, AES, images[AES]), request(1, FFT, images[FFT])],

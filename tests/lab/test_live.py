@@ -322,7 +322,7 @@ def our_files() -> list[str]:
     """
     found = []
     for name in os.listdir('/proc/self/fd'):
-        # The file that lists the folder is closed by now.
+        # The file that lists the directory is closed by now.
         with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(f'/proc/self/fd/{name}'))
     return [path for path in found if 'journal' not in path]

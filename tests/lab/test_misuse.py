@@ -56,14 +56,14 @@ def run(*command: object) -> None:
 @pytest.fixture
 def place(tmp_path_factory, nic_up, mtty):
     """What an administrator has set up on the host."""
-    # Not mounted_nvme: it mounts the disk over the service's folder.
-    folder = tmp_path_factory.mktemp('mounted')
+    # Not mounted_nvme: it mounts the disk over the service's directory.
+    directory = tmp_path_factory.mktemp('mounted')
     disk = lab_devices.NVME_DISK
     (block,) = PF.with_name(disk).glob('nvme/nvme*/nvme*n1')
     with contextlib.ExitStack() as stack:
         run('mkfs.ext2', '-q', '-F', f'/dev/{block.name}')
-        run('mount', f'/dev/{block.name}', folder)
-        stack.callback(run, 'umount', folder)
+        run('mount', f'/dev/{block.name}', directory)
+        stack.callback(run, 'umount', directory)
         plain = lab_devices.PLAIN
         before = vfio.Binding.of(pci.get(plain))
         vfio_binding.bind(plain, 'vfio-pci', 60)
@@ -113,8 +113,8 @@ def text_of(outcome: object) -> object:
 
 def notes() -> list[str]:
     """What the daemon has noted that VANs have."""
-    folder = pathlib.Path(root_notes.FOLDER)
-    return sorted(os.listdir(folder)) if folder.exists() else []
+    directory = pathlib.Path(root_notes.DIRECTORY)
+    return sorted(os.listdir(directory)) if directory.exists() else []
 
 
 def test_all_misuses(service, sudoers, place, snapshot, report):
@@ -122,9 +122,9 @@ def test_all_misuses(service, sudoers, place, snapshot, report):
     before = snapshot(), notes()
 
     def work():
-        # Any user can lock a folder of sysfs. No call waits for that.
+        # Any user can lock a directory of sysfs. No call waits for that.
         for address in (place.bound, place.disk, place.pf):
-            fd = os.open(pci.folder(address), os.O_RDONLY)
+            fd = os.open(pci.directory(address), os.O_RDONLY)
             fcntl.flock(fd, fcntl.LOCK_EX)
         found = {
             name: text_of(misuse.outcome(name, place))

@@ -115,10 +115,10 @@ def plug(instance: str = INSTANCE) -> None:
 
 def block_device() -> pathlib.Path:
     """The host's block device of the drive, once its driver has made it."""
-    folder = pathlib.Path(f'/sys/bus/pci/devices/{DISK}/nvme')
+    directory = pathlib.Path(f'/sys/bus/pci/devices/{DISK}/nvme')
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        for found in folder.glob('nvme*/nvme*n1'):
+        for found in directory.glob('nvme*/nvme*n1'):
             if os.path.exists(f'/dev/{found.name}'):
                 return pathlib.Path('/dev') / found.name
         time.sleep(0.1)

@@ -255,8 +255,8 @@ def test_a_secret(here, tmp_path, monkeypatch, caplog):
     notes = pathlib.Path('/var/lib/os-acc-root')
     files = [
         each
-        for folder in (tmp_path / 'state', notes)
-        for each in folder.rglob('*')
+        for directory in (tmp_path / 'state', notes)
+        for each in directory.rglob('*')
         if each.is_file()
     ]
     assert len(files) >= 3

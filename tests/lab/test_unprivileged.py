@@ -107,10 +107,10 @@ class Service:
 
 @pytest.fixture
 def service(tmp_path):
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.is_relative_to('/lab/tmp'):
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.is_relative_to('/lab/tmp'):
             # With the sticky bit nobody can replace the files of root.
-            folder.chmod(0o1777)
+            directory.chmod(0o1777)
     return Service(tmp_path)
 
 

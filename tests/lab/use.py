@@ -256,8 +256,10 @@ class Thief(Holder):
 
     def links(self) -> list[str]:
         """What /proc shows of its open files."""
-        folder = f'/proc/{self.pid}/fd'
-        return [os.readlink(f'{folder}/{fd}') for fd in os.listdir(folder)]
+        directory = f'/proc/{self.pid}/fd'
+        return [
+            os.readlink(f'{directory}/{fd}') for fd in os.listdir(directory)
+        ]
 
 
 class Guest(Holder):

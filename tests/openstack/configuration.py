@@ -277,14 +277,14 @@ def _nova() -> None:
 
 def _libvirt() -> None:
     """Write the files of libvirtd into /etc/libvirt, which is ours alone."""
-    folder = pathlib.Path('/etc/libvirt')
+    directory = pathlib.Path('/etc/libvirt')
     log = layout.LOGS / 'libvirtd.log'
-    (folder / 'libvirtd.conf').write_text(
+    (directory / 'libvirtd.conf').write_text(
         f'auth_unix_ro = "none"\nauth_unix_rw = "none"\n'
         f'log_outputs = "3:file:{log}"\n'
     )
     # No virtlogd, cgroups, AppArmor or other users are needed.
-    (folder / 'qemu.conf').write_text(
+    (directory / 'qemu.conf').write_text(
         'user = "root"\ngroup = "root"\nsecurity_driver = "none"\n'
         'remember_owner = 0\ncgroup_controllers = [ ]\nnamespaces = [ ]\n'
         'stdio_handler = "file"\n'

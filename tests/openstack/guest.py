@@ -27,11 +27,11 @@ _DISK_BYTES = 16 * 1024 * 1024
 
 def upload(admin: connection.Connection) -> None:
     """Make the images."""
-    folder = layout.ROOT / 'guest'
-    folder.mkdir()
+    directory = layout.ROOT / 'guest'
+    directory.mkdir()
     kernel = _upload(admin, 'guest-kernel', _kernel(), 'aki')
-    ramdisk = _upload(admin, 'guest-ramdisk', _ramdisk(folder), 'ari')
-    disk = folder / 'disk'
+    ramdisk = _upload(admin, 'guest-ramdisk', _ramdisk(directory), 'ari')
+    disk = directory / 'disk'
     disk.touch()
     os.truncate(disk, _DISK_BYTES)
     _upload(
@@ -67,25 +67,25 @@ def _upload(
 
 def _kernel() -> pathlib.Path:
     """Find a kernel: see install.sh."""
-    folders = (
+    directories = (
         os.environ.get(
             'OS_ACC_OPENSTACK_CACHE', '/var/cache/os-acc-openstack'
         ),
         os.environ.get('OS_ACC_LAB_CACHE', '/var/cache/os-acc-lab'),
     )
-    found = [pathlib.Path(each, 'vmlinuz') for each in folders]
+    found = [pathlib.Path(each, 'vmlinuz') for each in directories]
     found += sorted(pathlib.Path('/boot').glob('vmlinuz-*'))
     for each in found:
         if os.access(each, os.R_OK):
             return each
     raise FileNotFoundError(
-        f'no kernel for the guest at {", ".join(folders)} and /boot: run '
+        f'no kernel for the guest at {", ".join(directories)} and /boot: run '
         'tests/openstack/install.sh'
     )
 
 
-def _ramdisk(folder: pathlib.Path) -> pathlib.Path:
-    root = folder / 'root'
+def _ramdisk(directory: pathlib.Path) -> pathlib.Path:
+    root = directory / 'root'
     for each in ('bin', 'dev'):
         (root / each).mkdir(parents=True)
     shutil.copy('/bin/busybox', root / 'bin' / 'busybox')
@@ -100,6 +100,6 @@ def _ramdisk(folder: pathlib.Path) -> pathlib.Path:
         stdout=subprocess.PIPE,
         check=True,
     ).stdout
-    path = folder / 'ramdisk'
+    path = directory / 'ramdisk'
     path.write_bytes(gzip.compress(archive, 1))
     return path

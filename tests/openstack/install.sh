@@ -47,7 +47,7 @@ kernel() {
     say "kernel of $package"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    # apt downloads as the user _apt, who must be able to write the folder.
+    # apt downloads as the user _apt, who must be able to write the directory.
     ! id _apt >/dev/null 2>&1 || chown _apt "$work"
     (cd "$work" && apt_get download "$package")
     dpkg -x "$work"/*.deb "$work/image"

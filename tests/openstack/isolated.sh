@@ -7,12 +7,12 @@
 #
 # * network: only a loopback interface, so that the standard ports of OpenStack
 #   are free and nothing can be reached from outside;
-# * mounts: /run and the folders of libvirt are empty. They are kept in memory;
+# * mounts: /run and the directories of libvirt are empty. They are kept in memory;
 # * processes: when the command ends, or this script is killed, the kernel
 #   ends all processes that the command has started, guests included;
 # * the host name is os-acc-node.
 #
-# The temporary folder for the command is in OS_ACC_OPENSTACK_DIR.
+# The temporary directory for the command is in OS_ACC_OPENSTACK_DIR.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin
 
@@ -22,9 +22,9 @@ if [[ ${1:-} != --inside ]]; then
 fi
 shift
 
-for folder in /run /etc/libvirt /var/{lib,cache,log}/libvirt; do
-    mkdir -p "$folder"
-    mount -t tmpfs -o mode=755,size=4g tmpfs "$folder"
+for directory in /run /etc/libvirt /var/{lib,cache,log}/libvirt; do
+    mkdir -p "$directory"
+    mount -t tmpfs -o mode=755,size=4g tmpfs "$directory"
 done
 export OS_ACC_OPENSTACK_DIR=/run/os-acc-openstack
 mkdir "$OS_ACC_OPENSTACK_DIR"

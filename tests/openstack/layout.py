@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where everything is: folders, programs, addresses and names."""
+"""Where everything is: directories, programs, addresses and names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import socket
 import sys
 from typing import Any
 
-#: The temporary folder, made by isolated.sh.
+#: The temporary directory, made by isolated.sh.
 ROOT = pathlib.Path(os.environ['OS_ACC_OPENSTACK_DIR'])
 ETC = ROOT / 'etc'
 STATE = ROOT / 'state'
-#: The logs are outside the temporary folder, to be read after the run.
+#: The logs are outside the temporary directory, to be read after the run.
 LOGS = pathlib.Path(os.environ['OS_ACC_OPENSTACK_LOGS'])
 HERE = pathlib.Path(__file__).parent
 

@@ -100,8 +100,8 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 class Service:
     """A process that runs until it is stopped.
 
-    It leads a process group. Its output goes to NAME.out in the folder of the
-    logs.
+    It leads a process group. Its output goes to NAME.out in the directory of
+    the logs.
 
     :param env: environment variables beside those of this process
     """

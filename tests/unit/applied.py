@@ -22,15 +22,15 @@ MOST = 4
 class Host:
     """What apply changes, and what a test does beside it."""
 
-    def __init__(self, kernel, folder) -> None:
+    def __init__(self, kernel, directory) -> None:
         self.kernel = kernel
         devices.furnish(kernel)
         kernel.add_function(OTHER, '8086:4940', 0x0B4000, 'qat', totalvfs=MOST)
         devices.spec()
         os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
         os_acc.initialize(reset=True)
-        (folder / 'hardware').mkdir()
-        self.hardware = fake_hardware.Hardware(str(folder / 'hardware'))
+        (directory / 'hardware').mkdir()
+        self.hardware = fake_hardware.Hardware(str(directory / 'hardware'))
         for name, value in {
             'devices': ['fpga:pci:2:dynamic', 'card:pci:2:single'],
             'hardware_path': self.hardware.path,

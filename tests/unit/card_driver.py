@@ -3,8 +3,8 @@
 """A small driver that keeps its contract, and hardware of files for it.
 
 Each queue of the card has two files: ``enable``, and ``opened``, which a guest
-sets. The folder ``numbers`` has the number of the queue's device file, which
-is another one after each boot.
+sets. The directory ``numbers`` has the number of the queue's device file,
+which is another one after each boot.
 """
 
 from __future__ import annotations
@@ -159,9 +159,9 @@ class Hardware(testing.DriverContract):
     def card(self, tmp_path):
         self.plug_in(tmp_path)
 
-    def plug_in(self, folder):
-        self.path, self.boots = folder / 'card', 0
-        (folder / 'numbers').mkdir()
+    def plug_in(self, directory):
+        self.path, self.boots = directory / 'card', 0
+        (directory / 'numbers').mkdir()
         for name in ('q0', 'q1'):
             (self.path / name).mkdir(parents=True)
         self.reboot()
@@ -216,7 +216,7 @@ class Hardware(testing.DriverContract):
         return put_back
 
 
-def run_check(driver, check, folder, patch, count=1, seconds=60.0):
+def run_check(driver, check, directory, patch, count=1, seconds=60.0):
     """Run a check of the kit on a driver of the card.
 
     :param count: of the requests
@@ -225,8 +225,8 @@ def run_check(driver, check, folder, patch, count=1, seconds=60.0):
     contract = Hardware()
     contract.driver_class, contract.count = driver, count
     contract.call_seconds = seconds
-    contract.plug_in(folder)
-    service = contract.start(folder, patch)
+    contract.plug_in(directory)
+    service = contract.start(directory, patch)
     try:
         getattr(contract, f'test_{check}')(service)
     finally:

@@ -75,7 +75,7 @@ class Command:
             os_acc.CONF.clear_override('state_path', 'os_acc')
             return []
         if not os.path.exists(self.state_path):
-            # The command makes only the folder of the option.
+            # The command makes only the directory of the option.
             os_acc.CONF.set_override(
                 'state_path', str(self.state_path), 'os_acc'
             )

@@ -47,14 +47,14 @@ MEMORY = '/dev/shm'
 _NEEDED = 1 << 30
 
 
-def _has_room(folder: str) -> bool:
+def _has_room(directory: str) -> bool:
     """Whether the tests can write files there and run them as programs."""
     try:
-        found = os.statvfs(folder)
+        found = os.statvfs(directory)
     except OSError:
         return False
     return (
-        os.access(folder, os.W_OK)
+        os.access(directory, os.W_OK)
         and found.f_bavail * found.f_frsize >= _NEEDED
         and not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
     )
@@ -182,8 +182,8 @@ def _keep_in_memory(config: pytest.Config) -> None:
 
     The tests create about 200,000 small files and commit to hundreds of
     journals, which takes twice the time on a disk. Set TMPDIR to keep them
-    elsewhere. Other tests of the same run would use the same folder, so this
-    is done only if the run has unit tests alone.
+    elsewhere. Other tests of the same run would use the same directory, so
+    this is done only if the run has unit tests alone.
     """
     here = pathlib.Path(__file__).parent
     asked = [config.invocation_params.dir / arg for arg in config.args]
@@ -199,9 +199,9 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(os_acc, '_host', None)
     # Not the devices of the machine that the tests run on.
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
-    # Not the privileged half's folders of this machine, nor a daemon.
+    # Not the privileged half's directories of this machine, nor a daemon.
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'os-acc'))
-    monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
+    monkeypatch.setattr(notes, 'DIRECTORY', str(tmp_path / 'held'))
     monkeypatch.setattr(context, 'start_in_background', lambda: None)
     # The temporary files may be in memory, where no journal should be.
     state, type_of = str(tmp_path / 'state'), file_system.type_of

@@ -51,30 +51,30 @@ def device(by: str, address: str, *handles: Any, **more: Any) -> dict:
 class Host:
     """Controls the stand-in and reads the calls that it received."""
 
-    def __init__(self, folder: pathlib.Path, kernel: Any) -> None:
-        self.folder = folder
+    def __init__(self, directory: pathlib.Path, kernel: Any) -> None:
+        self.directory = directory
         self.kernel = kernel
         self.before = helpers()
-        folder.mkdir()
+        directory.mkdir()
 
     def tell(self, step: str, what: str) -> None:
-        (self.folder / step).write_text(what)
+        (self.directory / step).write_text(what)
 
     def find(self, *found: dict) -> None:
         self.tell('devices', json.dumps(found))
 
     def calls(self) -> list:
-        path = self.folder / 'calls'
+        path = self.directory / 'calls'
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def hanging(self) -> list[int]:
         """The process ids of the hanging helper and of its child."""
-        text = cyborg_host.wait_for(self.folder / 'child')
+        text = cyborg_host.wait_for(self.directory / 'child')
         return [int(pid) for pid in text.split()]
 
     def image(self, name: str = 'image.gbs') -> str:
-        path = self.folder / name
+        path = self.directory / name
         vendor.put(path, b'bits')
         return str(path)
 
@@ -121,10 +121,10 @@ def what_is_found() -> list[dict]:
 def stand_in_host(kernel, tmp_path, monkeypatch):
     furnish(kernel)
     host = Host(tmp_path / 'stand-in', kernel)
-    # The entry points are beside the modules and not in a folder of this test,
-    # because stevedore keeps a cache for each sys.path.
+    # The entry points are beside the modules and not in a directory of this
+    # test, because stevedore keeps a cache for each sys.path.
     monkeypatch.setenv('PYTHONPATH', str(STAND_IN))
-    monkeypatch.setenv('STAND_IN', str(host.folder))
+    monkeypatch.setenv('STAND_IN', str(host.directory))
     monkeypatch.setenv('STAND_IN_SYS', str(kernel.sys))
     host.find(*what_is_found())
     before = kernel.snapshot()
@@ -191,12 +191,12 @@ def pids(here: Host) -> set[int]:
 def helpers() -> set[int]:
     """The helpers of this process, without zombies."""
     found = set()
-    for folder in pathlib.Path('/proc').glob('[0-9]*'):
+    for directory in pathlib.Path('/proc').glob('[0-9]*'):
         try:
-            stat = (folder / 'stat').read_text().rpartition(')')[2].split()
-            command = (folder / 'cmdline').read_text()
+            stat = (directory / 'stat').read_text().rpartition(')')[2].split()
+            command = (directory / 'cmdline').read_text()
         except OSError:
             continue
         if int(stat[1]) == os.getpid() and 'cyborg/driver/helper' in command:
-            found.add(int(folder.name))
+            found.add(int(directory.name))
     return found

@@ -37,10 +37,14 @@ def add_child(kernel, parent: pathlib.Path, address: str) -> pathlib.Path:
 
 
 def add_controller(
-    kernel, folder: pathlib.Path, name: str, transport: str, address: str = ''
+    kernel,
+    directory: pathlib.Path,
+    name: str,
+    transport: str,
+    address: str = '',
 ) -> pathlib.Path:
     """An NVMe controller of a function or a connection."""
-    path = folder / name
+    path = directory / name
     path.mkdir(parents=True)
     (path / 'transport').write_text(f'{transport}\n')
     (path / 'address').write_text(f'{address}\n')
@@ -70,8 +74,8 @@ def add_subsystem(
 
 def connect(kernel, name: str, transport: str, address: str) -> pathlib.Path:
     """A connection to a target of NVMe over Fabrics."""
-    folder = kernel.sys / 'devices/virtual/nvme-fabrics/ctl'
-    return add_controller(kernel, folder, name, transport, address)
+    directory = kernel.sys / 'devices/virtual/nvme-fabrics/ctl'
+    return add_controller(kernel, directory, name, transport, address)
 
 
 def add_port(kernel, function: pathlib.Path, host: str, name: str) -> None:

@@ -35,13 +35,13 @@ def server() -> Iterator[web.Server]:
 
 
 @contextlib.contextmanager
-def glance(folder: pathlib.Path) -> Iterator[web.Server]:
+def glance(directory: pathlib.Path) -> Iterator[web.Server]:
     """Run an image service. openstacksdk sends it the token TOKEN.
 
-    :param folder: where clouds.yaml is written
+    :param directory: where clouds.yaml is written
     """
     with server() as made, pytest.MonkeyPatch.context() as patch:
-        clouds = folder / 'clouds.yaml'
+        clouds = directory / 'clouds.yaml'
         clouds.write_text(
             'clouds:\n'
             '  here:\n'

@@ -49,8 +49,8 @@ class Rig(abc.ABC):
 
     driver = 'fpga'
 
-    def __init__(self, kernel, folder):
-        self.kernel, self.folder = kernel, folder
+    def __init__(self, kernel, directory):
+        self.kernel, self.directory = kernel, directory
         self.vfs = VFS
 
     def at(self, place):
@@ -84,12 +84,12 @@ class Rig(abc.ABC):
             {'address': PF, 'resource_class': 'FPGA', **values},
             {'address': SIBLING},
         )
-        self.allow(self.folder)
+        self.allow(self.directory)
         os_acc.initialize()
 
-    def allow(self, folder):
+    def allow(self, directory):
         os_acc.CONF.set_override(
-            'allowed_folders', [str(folder)], 'os_acc_bitstreams'
+            'allowed_folders', [str(directory)], 'os_acc_bitstreams'
         )
 
     def two_pfs(self, first, second):
@@ -108,7 +108,7 @@ class Rig(abc.ABC):
             self.kernel.add_function(address, IDS, 0x120000, 'dfl-pci')
 
     def image(self, name: str, content: bytes) -> str:
-        path = pathlib.Path(self.folder / name)
+        path = pathlib.Path(self.directory / name)
         vendor.put(path, content)
         return str(path)
 
@@ -184,7 +184,7 @@ class CommandRig(RootRig):
     def add_second(self, address):
         """Add a card with a tool of its own, since a tool knows one card."""
         self.kernel.add_function(address, IDS, 0x120000, 'dfl-pci', totalvfs=3)
-        tool = vendor.Vendor(self.folder / 'second')
+        tool = vendor.Vendor(self.directory / 'second')
         first = self.tool.spec(programming='single', address=PF)
         second = tool.spec(programming='single', address=address)
         devices.spec(first, second)
@@ -260,7 +260,7 @@ class AMDRig(RootRig):
         self.add_card(('10ee:5004', '10ee:5005'), ('xclmgmt', 'xocl'))
         self._show_shell(SIBLING)
         self.tools = vendor_tools.Tools(tmp_path / 'xrt', SIBLING, PF)
-        path = str(self.tools.folder)
+        path = str(self.tools.directory)
         os_acc.CONF.set_override('xrt_path', path, 'os_acc')
         self.configure(programmer='amd', num_vfs=3)
 
@@ -310,7 +310,7 @@ class CyborgRig(Rig):
         self.host = cyborg_stand_in.Host(tmp_path / 'stand-in', kernel)
         path = str(cyborg_stand_in.STAND_IN)
         monkeypatch.setenv('PYTHONPATH', path)
-        monkeypatch.setenv('STAND_IN', str(self.host.folder))
+        monkeypatch.setenv('STAND_IN', str(self.host.directory))
         monkeypatch.setenv('STAND_IN_SYS', str(kernel.sys))
         slot = cyborg_stand_in.slot
         self.host.find(

@@ -16,13 +16,13 @@ from os_acc import objects
 from os_acc.operations import preview
 
 
-def tree(folder: pathlib.Path) -> dict[str, tuple[int, int, bytes]]:
-    """Everything below a folder: mode, time of the last change, content.
+def tree(directory: pathlib.Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything below a directory: mode, time of the last change, content.
 
     The shared memory of the journal is left out: readers write to it.
     """
     found = {}
-    for path in sorted(folder.rglob('*')):
+    for path in sorted(directory.rglob('*')):
         if path.name.endswith('-shm'):
             continue
         stat = path.lstat()
@@ -35,15 +35,19 @@ def tree(folder: pathlib.Path) -> dict[str, tuple[int, int, bytes]]:
     return found
 
 
-def check(folder: pathlib.Path, request: objects.AcceleratorRequest) -> None:
+def check(
+    directory: pathlib.Path, request: objects.AcceleratorRequest
+) -> None:
     """Preview a plug, do it, and preview a repeated plug and an unplug.
 
     The preview names what the plug then takes.
 
-    :param folder: the hardware and the journal are below it
+    :param directory: the hardware and the journal are below it
     """
     instance = devices.instance()
-    free = _look(folder, lambda host: preview.plug(host, instance, [request]))
+    free = _look(
+        directory, lambda host: preview.plug(host, instance, [request])
+    )
     assert free.obstacle is None
     assert (free.action, free.state) == (preview.PLUG, None)
     (van,) = os_acc.plug(instance, [request])
@@ -51,8 +55,10 @@ def check(folder: pathlib.Path, request: objects.AcceleratorRequest) -> None:
     assert van.device in free.devices
     assert free.handle in (None, van.handle.identity)
 
-    again = _look(folder, lambda host: preview.plug(host, instance, [request]))
-    release = _look(folder, lambda host: preview.unplug(host, instance))
+    again = _look(
+        directory, lambda host: preview.plug(host, instance, [request])
+    )
+    release = _look(directory, lambda host: preview.unplug(host, instance))
     expected = (van.handle.identity, [van.device], 'plugged', None)
     for planned, action in (
         (again, preview.NOTHING),
@@ -69,7 +75,7 @@ def check(folder: pathlib.Path, request: objects.AcceleratorRequest) -> None:
 
 
 def agrees(
-    folder: pathlib.Path, requests: list[objects.AcceleratorRequest]
+    directory: pathlib.Path, requests: list[objects.AcceleratorRequest]
 ) -> objects.InstanceInfo | None:
     """Preview a plug, and do it: it fails if the preview has an obstacle.
 
@@ -77,7 +83,7 @@ def agrees(
     """
     instance = devices.instance()
     planned = _looks(
-        folder, lambda host: preview.plug(host, instance, requests)
+        directory, lambda host: preview.plug(host, instance, requests)
     )
     obstacles = [each.obstacle for each in planned if each.obstacle]
     try:
@@ -91,17 +97,17 @@ def agrees(
     return instance
 
 
-def _look(folder, make) -> preview.Planned:
-    (planned,) = _looks(folder, make)
+def _look(directory, make) -> preview.Planned:
+    (planned,) = _looks(directory, make)
     return planned
 
 
-def _looks(folder, make) -> list[preview.Planned]:
+def _looks(directory, make) -> list[preview.Planned]:
     opened = host_module.Host.open(os_acc.CONF, read_only=True)
-    before = tree(folder)
+    before = tree(directory)
     try:
         planned = make(opened)
     finally:
         opened.close()
-    assert tree(folder) == before
+    assert tree(directory) == before
     return planned

@@ -24,13 +24,13 @@ def add_device(
     kernel, path: pathlib.Path, place: str, **files: str
 ) -> pathlib.Path:
     """A device of a class, such as drm/card0, below a function."""
-    folder = path / place
-    folder.mkdir(parents=True)
+    directory = path / place
+    directory.mkdir(parents=True)
     kind, name = place.split('/')[-2:]
-    disks.link(kernel, f'{kind}/{name}', folder)
+    disks.link(kernel, f'{kind}/{name}', directory)
     for file, text in files.items():
-        (folder / file).write_text(f'{text}\n')
-    return folder
+        (directory / file).write_text(f'{text}\n')
+    return directory
 
 
 def _of_class(place: str, **files: str):
@@ -79,9 +79,9 @@ def frame_buffer(kernel) -> None:
 
 def _boots_over_network(kernel) -> None:
     path = card(kernel, 'bnx2i', 0x020000, net='eth9')
-    folder = kernel.sys / 'firmware/ibft/ethernet0'
-    folder.mkdir(parents=True)
-    (folder / 'device').symlink_to(path)
+    directory = kernel.sys / 'firmware/ibft/ethernet0'
+    directory.mkdir(parents=True)
+    (directory / 'device').symlink_to(path)
 
 
 def default_route(kernel, name: str = 'eth9') -> None:
@@ -109,12 +109,12 @@ def infiniband(kernel, contexts: int | None = 0, **made) -> pathlib.Path:
         ('231:0', 'infiniband_mad/umad0'),
         ('231:64', 'infiniband_mad/issm0'),
     ):
-        folder = add_device(kernel, path, place)
-        name = f'infiniband/{folder.name}'
-        (folder / 'uevent').write_text(f'DEVNAME={name}\n')
+        directory = add_device(kernel, path, place)
+        name = f'infiniband/{directory.name}'
+        (directory / 'uevent').write_text(f'DEVNAME={name}\n')
         char = kernel.sys / 'dev/char'
         char.mkdir(parents=True, exist_ok=True)
-        (char / number).symlink_to(folder)
+        (char / number).symlink_to(directory)
         kernel.add_node(f'/dev/{name}', f'c {number}')
     return path
 
@@ -168,9 +168,9 @@ def partition(kernel) -> pathlib.Path:
     disk = disks.add_block(kernel, path / 'nvme/nvme9/nvme9n1', '259:90')
     part = disks.add_block(kernel, disk / 'nvme9n1p1', '259:91')
     for kind, name in (('partuuid', PARTITION), ('uuid', 'ABCD-1234')):
-        folder = kernel.root / f'dev/disk/by-{kind}'
-        folder.mkdir(parents=True)
-        (folder / name).symlink_to('../../nvme9n1p1')
+        directory = kernel.root / f'dev/disk/by-{kind}'
+        directory.mkdir(parents=True)
+        (directory / name).symlink_to('../../nvme9n1p1')
     return part
 
 
@@ -184,9 +184,9 @@ def _booted(kernel) -> None:
 def bios(kernel) -> None:
     """The disk from which a BIOS has booted: module edd."""
     path = card(kernel, 'ahci', 0x010601)
-    folder = kernel.sys / 'firmware/edd/int13_dev80'
-    folder.mkdir(parents=True)
-    (folder / 'pci_dev').symlink_to(path)
+    directory = kernel.sys / 'firmware/edd/int13_dev80'
+    directory.mkdir(parents=True)
+    (directory / 'pci_dev').symlink_to(path)
 
 
 def _hibernates(kernel) -> None:
@@ -234,9 +234,9 @@ def cxl_memory(kernel, number: int | None = 1) -> None:
     (place / 'uport').symlink_to(path / 'mem0')
     if number is not None:
         (place / 'decoders_committed').write_text(f'{number}\n')
-    folder = kernel.sys / 'bus/cxl/devices'
-    folder.mkdir(parents=True)
-    (folder / 'endpoint2').symlink_to(place)
+    directory = kernel.sys / 'bus/cxl/devices'
+    directory.mkdir(parents=True)
+    (directory / 'endpoint2').symlink_to(place)
 
 
 def _sev(kernel) -> None:

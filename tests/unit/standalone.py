@@ -63,8 +63,8 @@ class Standalone(command.Command):
 
     def handles(self) -> list[str]:
         """The handles that the fake devices have in use."""
-        folder = pathlib.Path(self.state_path) / 'fake-hardware'
-        names = folder.iterdir() if folder.exists() else []
+        directory = pathlib.Path(self.state_path) / 'fake-hardware'
+        names = directory.iterdir() if directory.exists() else []
         return sorted(p.name for p in names if p.name.startswith('handle-'))
 
     def vans(self, *arguments: str) -> list[dict]:

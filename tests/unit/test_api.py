@@ -215,12 +215,12 @@ def test_read_only_changes_nothing(looker, call, request):
 def test_read_only_creates_nothing_and_sees_the_journal_when_it_is_there(
     host, tmp_path
 ):
-    folder = tmp_path / 'later'
-    os_acc.CONF.set_override('state_path', str(folder), 'os_acc')
+    directory = tmp_path / 'later'
+    os_acc.CONF.set_override('state_path', str(directory), 'os_acc')
     os_acc.initialize(reset=True, read_only=True)
     assert list(os_acc.get_vans()) == []
     os_acc.get_devices()
-    assert not folder.exists()
+    assert not directory.exists()
     looking, os_acc._host = os_acc._host, None
     os_acc.initialize()
     os_acc.plug(host.instance(), host.requests(1))
@@ -240,7 +240,7 @@ def test_read_only_recovers_nothing(host):
     assert list(host.states().values()) == ['error']
 
 
-def test_another_users_folder_is_refused(host, tmp_path, monkeypatch):
+def test_another_users_directory_is_refused(host, tmp_path, monkeypatch):
     owner = os.geteuid()
     monkeypatch.setattr(os, 'geteuid', lambda: owner + 1)
     before = os_acc._host
@@ -251,7 +251,9 @@ def test_another_users_folder_is_refused(host, tmp_path, monkeypatch):
     assert os_acc._host is before
 
 
-def test_another_users_empty_folder_stays_empty(clean, tmp_path, monkeypatch):
+def test_another_users_empty_directory_stays_empty(
+    clean, tmp_path, monkeypatch
+):
     (tmp_path / 'state').mkdir()
     owner = os.geteuid()
     monkeypatch.setattr(os, 'geteuid', lambda: owner + 1)
@@ -260,7 +262,7 @@ def test_another_users_empty_folder_stays_empty(clean, tmp_path, monkeypatch):
     assert list((tmp_path / 'state').iterdir()) == []
 
 
-def test_a_missing_folder_below_another_users_is_refused_for_root(
+def test_a_missing_directory_below_another_users_is_refused_for_root(
     clean, tmp_path, monkeypatch
 ):
     os.makedirs(tmp_path / 'nova')

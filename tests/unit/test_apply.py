@@ -26,8 +26,8 @@ def here(kernel, tmp_path):
 
 
 def file() -> pathlib.Path:
-    folder = os_acc.CONF.os_acc.device_spec_dir
-    return pathlib.Path(folder) / '40-os-acc-applied.json'
+    directory = os_acc.CONF.os_acc.device_spec_dir
+    return pathlib.Path(directory) / '40-os-acc-applied.json'
 
 
 def test_all_parts(here):
@@ -238,7 +238,7 @@ def test_a_device_that_is_not_there(here):
 def test_a_document_that_is_refused_is_not_kept(here):
     here.apply(applied.pf())
     kept = os_acc._host.journal.desired()
-    # Other files of the folder are wrong: nothing may be offered now.
+    # Other files of the directory are wrong: nothing may be offered now.
     (file().parent / '90-wrong.json').write_text('{')
     with pytest.raises(exception.InvalidRequest):
         here.apply(applied.pf(number=3))

@@ -198,9 +198,9 @@ def test_root_where_the_journal_is_a_services():
             assert [each['result'] for each in rows] == [expected] * 2
         (file,) = os.listdir(specs)
         assert os.stat(f'{specs}/{file}').st_uid == 0
-        for folder, _, files in os.walk(state):
-            for name in (folder, *files):
-                found = os.stat(os.path.join(folder, name))
+        for directory, _, files in os.walk(state):
+            for name in (directory, *files):
+                found = os.stat(os.path.join(directory, name))
                 assert found.st_uid == user.pw_uid, name
     finally:
         shutil.rmtree(top)

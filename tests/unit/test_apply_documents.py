@@ -135,7 +135,7 @@ def test_one_region_twice():
     assert found['value'] == 'fpga 0'
 
 
-def test_a_folder(tmp_path):
+def test_a_directory(tmp_path):
     (tmp_path / '20.json').write_text(
         json.dumps(applied.document(functions=[('card', '', 'gzip')]))
     )
@@ -149,7 +149,7 @@ def test_a_folder(tmp_path):
         documents.from_files(str(tmp_path))
 
 
-def test_a_folder_without_documents(tmp_path):
+def test_a_directory_without_documents(tmp_path):
     with pytest.raises(exception.InvalidRequest, match='yaml'):
         documents.from_files(str(tmp_path))
 

@@ -44,9 +44,9 @@ class Applied(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory()
         self.patch = pytest.MonkeyPatch()
-        root = pathlib.Path(self.folder.name)
+        root = pathlib.Path(self.directory.name)
         self.kernel = kernel.Kernel(root / 'host')
         self.kernel.install(self.patch)
         conf = os_acc.CONF
@@ -88,7 +88,7 @@ class Applied(RuleBasedStateMachine):
             for group in ('os_acc', 'os_acc_fake'):
                 for option in os_acc.CONF._groups[group]._opts:
                     os_acc.CONF.clear_override(option, group)
-            self.folder.cleanup()
+            self.directory.cleanup()
 
     def _apply(self, document, **values):
         vfs, functions = document

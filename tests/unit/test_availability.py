@@ -127,13 +127,13 @@ def test_what_is_free_can_be_taken_and_nothing_else(clean, wanted, taken):
     """Nobody has a device open here: only root can see that, so discovery
     does not know it. See the next test."""
     patch = pytest.MonkeyPatch()
-    with tempfile.TemporaryDirectory() as folder:
-        host = kernel.Kernel(pathlib.Path(folder) / 'host')
+    with tempfile.TemporaryDirectory() as directory:
+        host = kernel.Kernel(pathlib.Path(directory) / 'host')
         host.install(patch)
         try:
             build(host, wanted)
             for name, value in {
-                'state_path': f'{folder}/state',
+                'state_path': f'{directory}/state',
                 'device_timeout': 2.0,
                 'release_timeout': 0.05,
             }.items():

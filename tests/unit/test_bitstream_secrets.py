@@ -383,7 +383,7 @@ def test_a_reboot_programs_from_the_cache(
         check(journal_bytes(tmp_path))
         asked = len(server.asked)
         kernel.boot()
-        (tool.folder / 'state.').unlink()
+        (tool.directory / 'state.').unlink()
         report = os_acc.recover()
         assert [each.uuid for each in report.restored] == [van.uuid]
         assert tool.function() == 'aes'
@@ -397,7 +397,7 @@ def test_a_reboot_without_the_cache(kernel, tool, server, wanted, tmp_path):
     for path in (tmp_path / 'state/bitstreams').iterdir():
         path.unlink()
     kernel.boot()
-    (tool.folder / 'state.').unlink()
+    (tool.directory / 'state.').unlink()
     with recorded() as records:
         os_acc.recover()
     (left,) = os_acc.get_vans()
@@ -419,7 +419,7 @@ def test_the_administrator_programs_after_a_reboot(
     for path in (tmp_path / 'state/bitstreams').iterdir():
         path.unlink()
     kernel.boot()
-    (tool.folder / 'state.').unlink()
+    (tool.directory / 'state.').unlink()
     assert os_acc.program_device(
         vendor_module.FPGA, wanted.bitstream, wanted.function_id
     )

@@ -36,7 +36,7 @@ def server(clean):
 
 
 @pytest.fixture
-def folder(clean, tmp_path):
+def directory(clean, tmp_path):
     made = tmp_path / 'allowed'
     made.mkdir()
     option('allowed_folders', [str(made)])
@@ -52,86 +52,86 @@ def cache(clean, tmp_path):
 
 
 @pytest.mark.parametrize('form', ['{}', 'file://{}', 'file://localhost{}'])
-def test_a_file_of_an_allowed_folder(folder, form):
-    path = folder / 'a b.gbs'
+def test_a_file_of_an_allowed_directory(directory, form):
+    path = directory / 'a b.gbs'
     path.write_bytes(CONTENT)
     text = str(path).replace(' ', '%20') if 'file' in form else str(path)
     assert fetch(form.format(text)) == CONTENT
 
 
-def test_a_file_elsewhere(folder, tmp_path):
+def test_a_file_elsewhere(directory, tmp_path):
     path = tmp_path / 'a.gbs'
     path.write_bytes(CONTENT)
     assert 'allowed_folders' in refused(str(path))
-    assert 'without ..' in refused(f'{folder}/../a.gbs')
+    assert 'without ..' in refused(f'{directory}/../a.gbs')
     option('allowed_folders', [])
     assert '(none)' in refused(str(path))
 
 
-def test_a_folder_whose_name_begins_alike(folder, tmp_path):
+def test_a_directory_whose_name_begins_alike(directory, tmp_path):
     other = tmp_path / 'allowed-not'
     other.mkdir()
     (other / 'a').write_bytes(CONTENT)
     assert 'allowed_folders' in refused(f'{other}/a')
 
 
-def test_a_link_that_leads_out(folder, tmp_path):
+def test_a_link_that_leads_out(directory, tmp_path):
     (tmp_path / 'secret').write_bytes(CONTENT)
-    (folder / 'link').symlink_to(tmp_path / 'secret')
-    assert f'it is {tmp_path}/secret' in refused(f'{folder}/link').replace(
+    (directory / 'link').symlink_to(tmp_path / 'secret')
+    assert f'it is {tmp_path}/secret' in refused(f'{directory}/link').replace(
         '(', ''
     )
-    (folder / 'up').symlink_to(tmp_path)
-    assert 'allowed_folders' in refused(f'{folder}/up/secret')
+    (directory / 'up').symlink_to(tmp_path)
+    assert 'allowed_folders' in refused(f'{directory}/up/secret')
 
 
-def test_a_link_within(folder):
-    (folder / 'v1').write_bytes(CONTENT)
-    (folder / 'current').symlink_to('v1')
-    assert fetch(f'{folder}/current') == CONTENT
+def test_a_link_within(directory):
+    (directory / 'v1').write_bytes(CONTENT)
+    (directory / 'current').symlink_to('v1')
+    assert fetch(f'{directory}/current') == CONTENT
 
 
-def test_a_directory_that_is_exchanged_for_a_link(folder, tmp_path):
+def test_a_directory_that_is_exchanged_for_a_link(directory, tmp_path):
     """Another user does it between the check of the path and the open."""
     secret = tmp_path / 'secret'
     secret.mkdir(mode=0o700)
     (secret / 'a').write_bytes(b'secret')
-    (folder / 'images').mkdir()
-    (folder / 'images/a').write_bytes(CONTENT)
+    (directory / 'images').mkdir()
+    (directory / 'images/a').write_bytes(CONTENT)
     resolved = os.path.realpath
 
     def realpath(path):
         found = resolved(path)
-        if path == f'{folder}/images/a':
-            (folder / 'images').rename(folder / 'before')
-            (folder / 'images').symlink_to(secret)
+        if path == f'{directory}/images/a':
+            (directory / 'images').rename(directory / 'before')
+            (directory / 'images').symlink_to(secret)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os.path, 'realpath', realpath)
-        text = refused(f'{folder}/images/a')
+        text = refused(f'{directory}/images/a')
     assert 'Not a directory' in text
 
 
-def test_a_link_that_is_exchanged_for_a_directory(folder, monkeypatch):
+def test_a_link_that_is_exchanged_for_a_directory(directory, monkeypatch):
     """Another user does it while os-acc follows the link."""
-    (folder / 'v1').mkdir()
-    (folder / 'current').symlink_to('v1')
+    (directory / 'v1').mkdir()
+    (directory / 'current').symlink_to('v1')
     follow = os.readlink
 
     def readlink(path, *args, **kwargs):
-        (folder / 'current').unlink()
-        (folder / 'current').mkdir()
+        (directory / 'current').unlink()
+        (directory / 'current').mkdir()
         return follow(path, *args, **kwargs)
 
     monkeypatch.setattr(os, 'readlink', readlink)
     # Python 3.13 goes on with the directory, in which there is no file.
-    assert refused(f'{folder}/current/a').endswith(
+    assert refused(f'{directory}/current/a').endswith(
         ('Invalid argument', 'No such file or directory')
     )
 
 
-def test_a_device_file_is_not_opened(folder, monkeypatch):
+def test_a_device_file_is_not_opened(directory, monkeypatch):
     """Opening a watchdog's file starts the watchdog."""
     opened = []
     open_file = os.open
@@ -141,35 +141,35 @@ def test_a_device_file_is_not_opened(folder, monkeypatch):
             opened.append(os.fspath(path))
         return open_file(path, flags, *args, **kwargs)
 
-    os.mkfifo(folder / 'pipe')
+    os.mkfifo(directory / 'pipe')
     monkeypatch.setattr(os, 'open', spy)
-    assert 'not a regular file' in refused(f'{folder}/pipe')
+    assert 'not a regular file' in refused(f'{directory}/pipe')
     assert not [path for path in opened if 'pipe' in path or 'fd' in path]
 
 
-def test_no_file(folder):
-    os.mkfifo(folder / 'pipe')
-    assert 'it is not a regular file' in refused(f'{folder}/pipe')
-    assert 'No such file' in refused(f'{folder}/none')
+def test_no_file(directory):
+    os.mkfifo(directory / 'pipe')
+    assert 'it is not a regular file' in refused(f'{directory}/pipe')
+    assert 'No such file' in refused(f'{directory}/none')
 
 
-def test_a_file_that_is_too_large(folder):
+def test_a_file_that_is_too_large(directory):
     option('max_size', 1)
-    (folder / 'big').write_bytes(b'x' * (1 << 20))
-    assert len(fetch(f'{folder}/big')) == 1 << 20
-    (folder / 'big').write_bytes(b'x' * ((1 << 20) + 1))
-    assert 'max_size' in refused(f'{folder}/big')
+    (directory / 'big').write_bytes(b'x' * (1 << 20))
+    assert len(fetch(f'{directory}/big')) == 1 << 20
+    (directory / 'big').write_bytes(b'x' * ((1 << 20) + 1))
+    assert 'max_size' in refused(f'{directory}/big')
 
 
 @pytest.mark.parametrize('beside', [False, True])
-def test_a_file_that_grows(folder, monkeypatch, beside):
+def test_a_file_that_grows(directory, monkeypatch, beside):
     option('max_size', 1)
-    path = folder / 'a'
+    path = directory / 'a'
     path.write_bytes(b'x')
     content = b'x' * ((1 << 20) + 1)
     if beside:
         digest = hashlib.sha256(content).hexdigest()
-        (folder / 'a.sha256').write_text(digest)
+        (directory / 'a.sha256').write_text(digest)
     opened = bitstream_file.opened
 
     @contextlib.contextmanager
@@ -182,14 +182,14 @@ def test_a_file_that_grows(folder, monkeypatch, beside):
     assert 'max_size' in refused(str(path))
 
 
-def test_a_checksum_beside_a_file(folder):
-    (folder / 'a').write_bytes(CONTENT)
-    (folder / 'a.sha256').write_text(f'{DIGEST.upper()}  a\n')
-    assert fetch(f'{folder}/a') == CONTENT
-    (folder / 'a.sha256').write_text('0' * 64)
-    assert f'sha256 is {DIGEST}' in refused(f'{folder}/a')
-    (folder / 'a.sha256').write_text('')
-    assert 'expected 64 hex digits' in refused(f'{folder}/a')
+def test_a_checksum_beside_a_file(directory):
+    (directory / 'a').write_bytes(CONTENT)
+    (directory / 'a.sha256').write_text(f'{DIGEST.upper()}  a\n')
+    assert fetch(f'{directory}/a') == CONTENT
+    (directory / 'a.sha256').write_text('0' * 64)
+    assert f'sha256 is {DIGEST}' in refused(f'{directory}/a')
+    (directory / 'a.sha256').write_text('')
+    assert 'expected 64 hex digits' in refused(f'{directory}/a')
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ EDITS = {
 
 @pytest.fixture
 def here(kernel):
-    """A host whose plugin is cdi, with specs in the folder ``specs``."""
+    """A host whose plugin is cdi, with specs in the directory ``specs``."""
     conf = os_acc.CONF
     conf.set_override('plugin', 'cdi', 'os_acc')
     kernel.specs = kernel.root / 'run/cdi'

@@ -47,7 +47,7 @@ UUID = 'ab4e28ba-1111-4222-8333-444455556666'
 
 @pytest.fixture
 def here(kernel, tmp_path):
-    """A host whose plugin is cdi, with specs in the folder ``specs``."""
+    """A host whose plugin is cdi, with specs in the directory ``specs``."""
     devices.furnish(kernel)
     devices.spec({'address': devices.PF, 'num_vfs': 4}, {'address': '*'})
     conf = os_acc.CONF
@@ -128,7 +128,7 @@ def test_a_vf(here):
 def test_an_mdev(here):
     request = devices.mdev()
     os_acc.plug(devices.instance(), [request])
-    name = sysfs.link(f'{mdev.folder(request.handle.uuid)}/iommu_group')
+    name = sysfs.link(f'{mdev.directory(request.handle.uuid)}/iommu_group')
     there = number(here.sys / f'class/vfio/{name}/dev')
     assert nodes(here) == [(f'/dev/vfio/{name}', 'c', *there), CONTAINER]
 
@@ -561,7 +561,7 @@ def test_plug_again_binds_a_device_that_somebody_has_unbound(here):
     assert nodes(here) == [group(here, devices.GPU), CONTAINER]
 
 
-def test_another_folder_and_kind(here):
+def test_another_directory_and_kind(here):
     instance, request = devices.instance(), pci(devices.GPU)
     os_acc.plug(instance, [request])
     other = here.root / 'run/other'
@@ -596,7 +596,8 @@ def test_after_a_reboot_the_spec_has_the_new_number(here, monkeypatch):
 
 
 def test_a_spec_of_an_earlier_boot_is_removed(here, monkeypatch):
-    """The folder of the specs may survive a reboot; root's record does not."""
+    """The directory of the specs may survive a reboot; root's record does
+    not."""
     instance = devices.instance()
     os_acc.plug(instance, [pci(devices.GPU)])
     monkeypatch.setattr(boot, 'boot_id', lambda: 'next')
@@ -668,7 +669,7 @@ def test_a_container_whose_dev_is_a_link(here):
     os_acc.unplug(instance)
 
 
-@pytest.mark.parametrize('what', ['file', 'folder'])
+@pytest.mark.parametrize('what', ['file', 'directory'])
 def test_a_container_cannot_claim_a_device_by_a_link(here, what):
     """It could keep the device of another instance from being released."""
     instance = devices.instance()
@@ -676,7 +677,7 @@ def test_a_container_cannot_claim_a_device_by_a_link(here, what):
     path, kind, major, minor = group(here, devices.GPU)
     pid = here.contain((path, f'{kind} {major}:{minor}'))
     node = here.root / f'proc/{pid}/root{path}'
-    if what == 'folder':
+    if what == 'directory':
         node = node.parent
         node.rename(f'{node}.moved')
         real = here.root / f'outside/{node.name}'
@@ -859,7 +860,7 @@ FOREIGN = json.dumps(
 
 
 @pytest.mark.parametrize(
-    ('folder', 'name', 'text'),
+    ('directory', 'name', 'text'),
     [
         ('run/cdi', 'theirs.json', FOREIGN),
         ('run/cdi', 'theirs.yaml', FOREIGN),
@@ -885,9 +886,9 @@ FOREIGN = json.dumps(
         ),
     ],
 )
-def test_two_specs_of_one_name(here, folder, name, text):
-    here.write_file(f'{folder}/{name}', text)
-    path = here.root / folder / name
+def test_two_specs_of_one_name(here, directory, name, text):
+    here.write_file(f'{directory}/{name}', text)
+    path = here.root / directory / name
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(devices.instance(), [pci(devices.GPU)])
     cause = caught.value.__cause__
@@ -920,7 +921,7 @@ def test_specs_of_others_that_do_not_matter(here, name, text):
 def test_files_that_are_no_files(here):
     here.specs.mkdir(parents=True)
     os.mkfifo(here.specs / 'pipe.json')
-    (here.specs / 'folder.json').mkdir()
+    (here.specs / 'directory.json').mkdir()
     (here.specs / 'link.json').symlink_to('nowhere')
     os_acc.plug(devices.instance(), [pci(devices.GPU)])
 
@@ -934,10 +935,10 @@ def test_a_spec_that_somebody_has_replaced_stays(here):
     assert path.read_text() == 'somebody else'
 
 
-# --- the folder and the file
+# --- the directory and the file
 
 
-def test_a_folder_that_others_can_write_in(here):
+def test_a_directory_that_others_can_write_in(here):
     here.specs.mkdir(parents=True)
     here.specs.chmod(0o777)
     with pytest.raises(exception.PlugException, match='can write to it'):
@@ -945,10 +946,10 @@ def test_a_folder_that_others_can_write_in(here):
     assert list(here.specs.iterdir()) == []
 
 
-def test_a_folder_that_is_a_link(here):
+def test_a_directory_that_is_a_link(here):
     (here.root / 'elsewhere').mkdir()
     here.specs.symlink_to(here.root / 'elsewhere')
-    with pytest.raises(exception.PlugException, match='must be a folder'):
+    with pytest.raises(exception.PlugException, match='must be a directory'):
         os_acc.plug(devices.instance(), [pci(devices.GPU)])
     assert list((here.root / 'elsewhere').iterdir()) == []
 
@@ -1092,7 +1093,7 @@ def test_an_option_that_only_the_privileged_half_sees(here, monkeypatch):
 
 
 def verdicts(path) -> list[tuple[str, str]]:
-    return [(each.verdict, each.text) for each in report.folder(str(path))]
+    return [(each.verdict, each.text) for each in report.directory(str(path))]
 
 
 MOUNTS = (
@@ -1105,7 +1106,7 @@ MOUNTS = (
 
 
 @pytest.mark.parametrize(
-    ('folder', 'kind'),
+    ('directory', 'kind'),
     [
         ('/run/cdi', None),
         ('/run', None),
@@ -1115,12 +1116,12 @@ MOUNTS = (
         ('/a b/cdi', None),
     ],
 )
-def test_a_folder_that_survives_a_reboot(here, folder, kind):
+def test_a_directory_that_survives_a_reboot(here, directory, kind):
     here.write_file('proc/self/mountinfo', '\n'.join(('x', *MOUNTS)) + '\n')
     found = [
         each.text
-        for each in report.folder(folder)
-        if each.subject == f'file system of CDI specs {folder}'
+        for each in report.directory(directory)
+        if each.subject == f'file system of CDI specs {directory}'
     ]
     assert [each[: each.index(':')] for each in found] == (
         [f'it is {kind}, and no tmpfs'] if kind else []
@@ -1128,18 +1129,18 @@ def test_a_folder_that_survives_a_reboot(here, folder, kind):
 
 
 def test_a_host_that_shows_no_mounts(here):
-    (found,) = report.folder('/etc/cdi')
-    assert found.subject == 'folder of CDI specs /etc/cdi'
+    (found,) = report.directory('/etc/cdi')
+    assert found.subject == 'directory of CDI specs /etc/cdi'
 
 
-def test_the_folder_is_examined(tmp_path, monkeypatch):
+def test_the_directory_is_examined(tmp_path, monkeypatch):
     monkeypatch.setattr(file_system, 'type_of', lambda path: 'tmpfs')
-    folder = tmp_path / 'cdi'
-    ((verdict, text),) = verdicts(folder)
+    directory = tmp_path / 'cdi'
+    ((verdict, text),) = verdicts(directory)
     assert (verdict, text[:17]) == ('ok', 'it does not exist')
     ((verdict, _),) = verdicts(tmp_path / 'no/cdi')
     assert verdict == 'error'
-    folder.mkdir(mode=0o755)
+    directory.mkdir(mode=0o755)
     real = os.stat
 
     def root_owned(path, *args, **kwargs):
@@ -1148,11 +1149,11 @@ def test_the_folder_is_examined(tmp_path, monkeypatch):
         return os.stat_result(found)
 
     monkeypatch.setattr(report.os, 'stat', root_owned)
-    assert verdicts(folder) == [('ok', 'only root can write in it')]
-    folder.chmod(0o775)
-    ((verdict, text),) = verdicts(folder)
+    assert verdicts(directory) == [('ok', 'only root can write in it')]
+    directory.chmod(0o775)
+    ((verdict, text),) = verdicts(directory)
     assert (verdict, 'others than root' in text) == ('error', True)
-    (tmp_path / 'link').symlink_to(folder)
+    (tmp_path / 'link').symlink_to(directory)
     ((verdict, text),) = verdicts(tmp_path / 'link')
     assert (verdict, 'a link' in text) == ('error', True)
 

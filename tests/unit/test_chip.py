@@ -100,7 +100,7 @@ def test_no_serial_number(kernel, text):
 
 def test_a_serial_number_that_only_root_can_read(kernel):
     add(kernel, FPGA)
-    put(kernel, FPGA, 'serial_number/x', '')  # a folder cannot be read
+    put(kernel, FPGA, 'serial_number/x', '')  # a directory cannot be read
     assert of(FPGA).serial is None
 
 

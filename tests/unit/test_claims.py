@@ -226,10 +226,10 @@ KNOWN = {
 
 def compare(cards, number, count):
     draw = random.Random(number)
-    folder = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
+    directory = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
     with (
         pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(dir=folder) as root,
+        tempfile.TemporaryDirectory(dir=directory) as root,
     ):
         host = claim_hosts.Host(pathlib.Path(root), patch)
         if draw.random() < 0.5:

@@ -36,8 +36,8 @@ class Host:
 
     def file(self, address):
         """A device file of a function."""
-        folder = f'pci0000:00/{address}/drm/card0'
-        self.nodes.add('dri/card0', 'c 226:0', folder, 'drm')
+        directory = f'pci0000:00/{address}/drm/card0'
+        self.nodes.add('dri/card0', 'c 226:0', directory, 'drm')
 
     def use(self, journal):
         path = str(self.kernel.root / journal)
@@ -137,13 +137,13 @@ def test_a_pf_of_an_fpga_and_one_of_another_class(host, numbers):
 
 def test_a_disk_of_which_a_van_has_a_partition_since_before_a_reboot(host):
     """The VAN gets its partition again, with what it has written to it."""
-    for name, number, folder in (
+    for name, number, directory in (
         ('sdb', 'b 8:16', f'{SATA}/block/sdb'),
         ('sdb1', 'b 8:17', f'{SATA}/block/sdb/sdb1'),
     ):
-        host.nodes.add(name, number, folder, 'block')
+        host.nodes.add(name, number, directory, 'block')
         link = host.kernel.sys / 'class/block' / name
-        link.symlink_to(host.kernel.sys / 'devices' / folder)
+        link.symlink_to(host.kernel.sys / 'devices' / directory)
     devices.spec(
         *(
             {

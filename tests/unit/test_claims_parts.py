@@ -203,13 +203,13 @@ def test_a_call_reads_each_function_once(here, monkeypatch):
 
 
 def test_a_namespace_that_goes_while_it_is_read(here, monkeypatch):
-    """Its folder is there, and the number of its file is not."""
+    """Its directory is there, and the number of its file is not."""
     files = device_nodes.Nodes(here)
     files.install(monkeypatch)
     for name, number in (('nvme8n1', 'b 259:0'), ('nvme9n1', 'b 259:1')):
-        folder = f'virtual/nvme-subsystem/nvme-subsys{name[4]}/{name}'
-        files.add(name, number, folder, 'block')
-        path = here.sys / 'devices' / folder
+        directory = f'virtual/nvme-subsystem/nvme-subsys{name[4]}/{name}'
+        files.add(name, number, directory, 'block')
+        path = here.sys / 'devices' / directory
         (path / 'wwid').write_text(f'eui.{name[4]}\n')
         (here.sys / 'class/block' / name).symlink_to(path)
         (path / 'queue').mkdir()

@@ -65,8 +65,8 @@ class Command(command.Command):
 
     def hardware(self):
         """The handles that the fake devices have in use."""
-        folder = self.state_path / 'fake-hardware'
-        names = os.listdir(folder) if folder.exists() else []
+        directory = self.state_path / 'fake-hardware'
+        names = os.listdir(directory) if directory.exists() else []
         return sorted(n for n in names if n.startswith('handle-'))
 
 
@@ -141,13 +141,13 @@ def test_plug_from_standard_input(run):
 
 def test_plug_again_touches_nothing(run):
     first = run.plug()
-    folder = run.state_path / 'fake-hardware'
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    directory = run.state_path / 'fake-hardware'
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     shown = run.fine('van', 'show', VANS[0], '-f', 'json').json
     assert run.plug().out == first.out
     assert run.fine('van', 'show', VANS[0], '-f', 'json').json == shown
     assert before == {
-        path: path.stat().st_mtime_ns for path in folder.iterdir()
+        path: path.stat().st_mtime_ns for path in directory.iterdir()
     }
 
 
@@ -868,7 +868,9 @@ def test_interrupted_while_it_starts(run, monkeypatch):
     assert (result.code, result.out, result.err) == (130, '', '')
 
 
-def test_the_state_path_is_of_the_folder_one_is_in(run, tmp_path, monkeypatch):
+def test_the_state_path_is_of_the_directory_one_is_in(
+    run, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'here').mkdir()
     run.state_path = 'here'

@@ -45,12 +45,12 @@ def run(here, capsys, monkeypatch):
     return command.Command(path, capsys, monkeypatch)
 
 
-def folder() -> pathlib.Path:
+def directory() -> pathlib.Path:
     return pathlib.Path(os_acc.CONF.os_acc.device_spec_dir)
 
 
 def file(name: str) -> pathlib.Path:
-    return folder() / f'50-os-acc-{name}.json'
+    return directory() / f'50-os-acc-{name}.json'
 
 
 def offered(address: str) -> bool:
@@ -105,12 +105,12 @@ def test_allow(run, text):
     assert not offered(devices.NIC)
     assert json.loads(path.read_text()) == GPU_ENTRY
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert os.listdir(folder()) == [path.name]
+    assert os.listdir(directory()) == [path.name]
 
 
 @pytest.mark.parametrize('umask', [0, 0o077])
 def test_allow_under_any_umask(run, umask):
-    above = folder().parent / 'above'
+    above = directory().parent / 'above'
     os_acc.CONF.set_override('device_spec_dir', str(above / 's'), 'os_acc')
     before = os.umask(umask)
     try:
@@ -118,7 +118,7 @@ def test_allow_under_any_umask(run, umask):
     finally:
         os.umask(before)
     assert offered(devices.GPU)
-    for path in (above, folder()):
+    for path in (above, directory()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert stat.S_IMODE(file(devices.GPU).stat().st_mode) == 0o644
 
@@ -163,7 +163,7 @@ def test_deny_what_was_allowed(run):
     run.fine('device', 'allow', devices.GPU)
     run.fine('device', 'deny', devices.GPU)
     assert not offered(devices.GPU)
-    assert os.listdir(folder()) == [file(devices.GPU).name]
+    assert os.listdir(directory()) == [file(devices.GPU).name]
 
 
 def test_deny_what_an_instance_has(run):
@@ -282,16 +282,16 @@ def test_a_change_takes_effect_at_once(run, here):
 def test_what_is_no_device(run, verb, text):
     line = run.fails(2, 'device', verb, text)
     assert repr(text) in line
-    assert not folder().exists()
+    assert not directory().exists()
 
 
 @pytest.mark.parametrize('verb', ['allow', 'deny'])
 def test_a_malformed_file_comes_first(run, verb):
-    folder().mkdir(0o755)
-    (folder() / 'x.json').write_text('{')
-    (folder() / 'x.json').chmod(0o644)
+    directory().mkdir(0o755)
+    (directory() / 'x.json').write_text('{')
+    (directory() / 'x.json').chmod(0o644)
     assert 'x.json' in run.fails(2, 'device', verb, devices.GPU)
-    assert os.listdir(folder()) == ['x.json']
+    assert os.listdir(directory()) == ['x.json']
 
 
 def test_another_entry_denies_it(run):
@@ -301,14 +301,14 @@ def test_another_entry_denies_it(run):
     assert 'device_spec, entry 1 denies it' in result.err
 
 
-def test_no_folder(run):
+def test_no_directory(run):
     os_acc.CONF.set_override('device_spec_dir', '', 'os_acc')
     line = run.fails(2, 'device', 'allow', devices.GPU)
     assert 'device_spec_dir' in line
 
 
 @pytest.mark.parametrize('verb', ['allow', 'deny'])
-def test_a_folder_that_cannot_be_written(run, monkeypatch, verb):
+def test_a_directory_that_cannot_be_written(run, monkeypatch, verb):
     def fail(*args, **kwargs):
         raise PermissionError(13, 'Permission denied')
 
@@ -326,14 +326,14 @@ def test_nothing_is_left_of_a_failed_write(run, monkeypatch):
         patch.setattr(os, 'replace', fail)
         line = run.fails(1, 'device', 'allow', devices.GPU)
     assert 'No space left on device' in line
-    assert os.listdir(folder()) == []
+    assert os.listdir(directory()) == []
 
 
 @pytest.mark.parametrize('verb', ['allow', 'deny'])
 @pytest.mark.parametrize('name', ['ff', '1f', '0.0', '.0', '20.0', 'cafe'])
 def test_a_name_that_an_entry_cannot_say_writes_nothing(run, verb, name):
     run('device', verb, name)
-    assert not list(folder().glob('*'))
+    assert not list(directory().glob('*'))
     device_spec.load(os_acc.CONF)
 
 
@@ -343,7 +343,7 @@ def test_a_path_that_an_entry_takes_for_a_glob(run, verb, path):
     """An entry with acc[1] would deny acc1, and not the file acc[1]."""
     line = run.fails(2, 'device', verb, path)
     assert 'names others' in line
-    assert not folder().exists()
+    assert not directory().exists()
 
 
 def test_the_name_that_libvirt_gives_to_a_function(run):
@@ -356,7 +356,7 @@ def test_an_entry_that_load_refuses_is_taken_back(run):
     path = str(file('one'))
     changing.add(os_acc.CONF, path, {'address': 'one'})
     before = file('one').read_text()
-    (folder() / '99-other.json').write_text('{')
+    (directory() / '99-other.json').write_text('{')
     with pytest.raises(exception.InvalidRequest):
         changing.add(os_acc.CONF, path, {'address': 'two'})
     assert file('one').read_text() == before

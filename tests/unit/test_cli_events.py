@@ -37,9 +37,9 @@ class Runner(Command):
 
     @property
     def general(self):
-        folder = self.state_path.parent
-        (folder / 'try.conf').write_text(CONF)
-        return ['--config-file', str(folder / 'try.conf'), *super().general]
+        directory = self.state_path.parent
+        (directory / 'try.conf').write_text(CONF)
+        return ['--config-file', str(directory / 'try.conf'), *super().general]
 
     def plug(self, name, count=1):
         return self.fine(
@@ -510,12 +510,12 @@ def test_metrics_to_a_file(run, tmp_path):
     assert 'a regular file to replace (No such file' in wrong
 
 
-@pytest.mark.parametrize('kind', ['pipe', 'folder', 'device'])
+@pytest.mark.parametrize('kind', ['pipe', 'directory', 'device'])
 def test_metrics_replace_regular_files_only(run, tmp_path, kind):
     path = tmp_path / 'here'
     if kind == 'pipe':
         os.mkfifo(path)
-    elif kind == 'folder':
+    elif kind == 'directory':
         path.mkdir()
     else:
         path.symlink_to('/dev/null')

@@ -61,7 +61,7 @@ def outline(text):
     """The lines of the demo without what differs from run to run."""
     text = re.sub(UUID, 'UUID', text)
     text = re.sub(r'\b[0-9a-f]{8}\b', 'UUID', text)
-    text = re.sub(r'/\S+/os-acc-demo-\S+', 'FOLDER', text)
+    text = re.sub(r'/\S+/os-acc-demo-\S+', 'DIRECTORY', text)
     text = re.sub(r'at \d+\.\d+ s', 'TIME', text)
     text = re.sub(r'0x\w+', 'NUMBER', text)
     return {line.strip() for line in text.splitlines()}

@@ -159,7 +159,7 @@ WRONG = [
         ['new-driver', 'a', '--directory', '/etc/passwd'],
         USAGE,
         'passwd',
-        'fol',
+        'dir',
     ),
     # run has its own codes: see os_acc.cli.run.
     ([*RUN, '--plugin', 'x', '--', 'true'], 125, "'x'", 'plugins are'),

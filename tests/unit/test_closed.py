@@ -70,19 +70,19 @@ def cause(*requests) -> Exception:
 
 
 def deny(address: str) -> None:
-    """Deny a device in the folder, as an operator does."""
-    folder = pathlib.Path(os_acc.CONF.os_acc.device_spec_dir)
-    folder.mkdir(0o755, exist_ok=True)
-    folder.chmod(0o755)
-    path = folder / 'deny.json'
+    """Deny a device in the directory, as an operator does."""
+    directory = pathlib.Path(os_acc.CONF.os_acc.device_spec_dir)
+    directory.mkdir(0o755, exist_ok=True)
+    directory.chmod(0o755)
+    path = directory / 'deny.json'
     path.write_text(json.dumps({'address': address, 'deny': True}))
     path.chmod(0o644)
 
 
 def notes() -> list[str]:
     """The devices that the privileged half has given out."""
-    folder = pathlib.Path(root_notes.FOLDER)
-    return sorted(os.listdir(folder)) if folder.exists() else []
+    directory = pathlib.Path(root_notes.DIRECTORY)
+    return sorted(os.listdir(directory)) if directory.exists() else []
 
 
 # --- nothing is offered
@@ -220,7 +220,7 @@ def test_the_privileged_half_undoes_only_what_it_did(here, call, nothing):
     ],
 )
 def test_the_privileged_half_leaves_the_mdevs_of_others(here, call):
-    path = f'{os_mdev.parent_folder("mtty")}/mdev_supported_types/mtty-1'
+    path = f'{os_mdev.parent_directory("mtty")}/mdev_supported_types/mtty-1'
     here.write(f'{path}/create', UUID)
     here.writes.clear()
     with pytest.raises(exception.DeviceNotFound, match='device allow mtty'):
@@ -329,7 +329,9 @@ def test_an_mdev(here, how, made):
     devices.spec({'address': 'mtty'})
     instance, request = devices.instance(), devices.mdev(name=UUID)
     if not made:
-        path = f'{os_mdev.parent_folder("mtty")}/mdev_supported_types/mtty-1'
+        path = (
+            f'{os_mdev.parent_directory("mtty")}/mdev_supported_types/mtty-1'
+        )
         here.write(f'{path}/create', UUID)
     os_acc.plug(instance, [request])
     plugged = here.snapshot()
@@ -431,7 +433,7 @@ def test_the_privileged_half_refuses_what_the_driver_takes(
 ):
     """The daemon reads another device_spec. Nothing is left to be undone."""
     devices.spec({'address': devices.GPU, 'bind': bind}, {'address': 'mtty'})
-    path = f'{os_mdev.parent_folder("mtty")}/mdev_supported_types/mtty-1'
+    path = f'{os_mdev.parent_directory("mtty")}/mdev_supported_types/mtty-1'
     here.write(f'{path}/create', UUID)
     before = here.snapshot()
     monkeypatch.setattr(offers, 'specs', device_spec.Specs)
@@ -445,7 +447,7 @@ def test_the_privileged_half_refuses_what_the_driver_takes(
 def test_release_waits_for_an_operation_that_is_under_way(here):
     """The service was killed: its last call may go on in the daemon."""
     devices.spec({'address': devices.GPU})
-    path = pci.folder(devices.GPU)
+    path = pci.directory(devices.GPU)
     with operation_lock.held(path, 1.0):
         with pytest.raises(exception.Timeout, match='earlier operation'):
             privileged_pci.give_back(devices.GPU, '10de:1eb8', 0.2)
@@ -456,13 +458,13 @@ def test_release_waits_for_an_operation_that_is_under_way(here):
 def test_without_a_note_nothing_is_touched(here, entry, address):
     devices.spec(entry)
     before = here.snapshot()
-    pathlib.Path(root_notes.FOLDER).write_text('')  # not a folder
+    pathlib.Path(root_notes.DIRECTORY).write_text('')  # not a directory
     err = cause(devices.pci(address))
     assert isinstance(err, exception.PrivilegeError)
-    assert root_notes.FOLDER in str(err)
+    assert root_notes.DIRECTORY in str(err)
     assert here.snapshot() == before
     assert list(os_acc.get_vans()) == []
-    pathlib.Path(root_notes.FOLDER).unlink()
+    pathlib.Path(root_notes.DIRECTORY).unlink()
     os_acc.plug(devices.instance(), [devices.pci(address)])
 
 
@@ -472,10 +474,10 @@ def test_notes_of_others_do_not_count(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     devices.spec()
-    pathlib.Path(root_notes.FOLDER).chmod(0o777)
+    pathlib.Path(root_notes.DIRECTORY).chmod(0o777)
     with pytest.raises(exception.UnplugException):
         os_acc.unplug(instance)
-    pathlib.Path(root_notes.FOLDER).chmod(0o700)
+    pathlib.Path(root_notes.DIRECTORY).chmod(0o700)
     assert os_acc.unplug(instance) == 1
 
 

@@ -49,8 +49,8 @@ def plug(request) -> objects.InstanceInfo:
 
 
 def notes() -> list[str]:
-    folder = pathlib.Path(root_notes.FOLDER)
-    return sorted(os.listdir(folder)) if folder.exists() else []
+    directory = pathlib.Path(root_notes.DIRECTORY)
+    return sorted(os.listdir(directory)) if directory.exists() else []
 
 
 # --- between_tenants

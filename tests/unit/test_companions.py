@@ -152,10 +152,10 @@ def test_one_that_another_instance_has(here):
 
 def test_one_that_the_host_uses(here):
     path = (here.pci / 'devices' / USB).resolve()
-    folder = path / 'usb1/1-1/host0/block/sda'
-    folder.mkdir(parents=True)
-    (folder / 'dev').write_text('8:0\n')
-    (here.sys / 'class/block/sda').symlink_to(folder)
+    directory = path / 'usb1/1-1/host0/block/sda'
+    directory.mkdir(parents=True)
+    (directory / 'dev').write_text('8:0\n')
+    (here.sys / 'class/block/sda').symlink_to(directory)
     here.write_file(
         'proc/self/mountinfo', '36 35 8:0 / /data rw - ext4 /dev/sda rw\n'
     )

@@ -69,9 +69,9 @@ def confine(
             f'9:name=systemd:/\n{hierarchy}:{group}\n'
         )
     if rules:
-        folder = here.root / f'sys/fs/cgroup/devices{group}'
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / 'devices.list').write_text(rules)
+        directory = here.root / f'sys/fs/cgroup/devices{group}'
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / 'devices.list').write_text(rules)
 
 
 def reasons(seen: tuple[str, ...] = ()) -> list[str]:
@@ -263,9 +263,9 @@ def test_rules_of_a_control_group(kernel, rule, counts):
 )
 def test_exactly_the_numbers_of_the_rules_are_allowed(tmp_path, given):
     (tmp_path / 'cgroup').write_text('5:cpu,devices:/x:y\n')
-    folder = tmp_path / 'fs/cgroup/devices/x:y'
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / 'devices.list').write_text(
+    directory = tmp_path / 'fs/cgroup/devices/x:y'
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / 'devices.list').write_text(
         'c 1:3 rwm\n' + ''.join(f'{k} {a}:{b} rw\n' for k, a, b in given)
     )
     numbers = [device_file.Number(*each) for each in given]

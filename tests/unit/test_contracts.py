@@ -40,11 +40,11 @@ from os_acc.kinds.vgpu.driver import driver as nvidia_vgpu
 OTHER_GPU = '0000:2b:00.0'
 
 
-def files(folder: pathlib.Path) -> dict[str, str]:
-    """Every file below a folder, with its text."""
+def files(directory: pathlib.Path) -> dict[str, str]:
+    """Every file below a directory, with its text."""
     return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in sorted(folder.rglob('*'))
+        str(path.relative_to(directory)): path.read_text()
+        for path in sorted(directory.rglob('*'))
         if path.is_file()
     }
 
@@ -548,8 +548,8 @@ class TestNVMeOF(OnKernel):
 
     def remove(self, van):
         """Its target takes the namespace away."""
-        (folder,) = list(self.fabric.ctl.iterdir())
-        self.fabric.end(folder.name)
+        (directory,) = list(self.fabric.ctl.iterdir())
+        self.fabric.end(directory.name)
         return lambda: None
 
     def reboot(self):
@@ -651,14 +651,14 @@ class TestCDI(testing.PluginContract):
         for address in (devices.GPU, OTHER_GPU):
             kernel.add_function(address, '10de:1eb8', 0x030200, 'nvidia')
         devices.spec({'address': devices.GPU}, {'address': OTHER_GPU})
-        self.folder = kernel.root / 'run/cdi'
+        self.directory = kernel.root / 'run/cdi'
 
     def make_driver(self):
         return PCIDriver.load('pci')
 
     def make_plugin(self):
         made = acc_plug_cdi.CDIPlugin.load('cdi')
-        os_acc.CONF.set_override('spec_dir', str(self.folder), 'os_acc_cdi')
+        os_acc.CONF.set_override('spec_dir', str(self.directory), 'os_acc_cdi')
         return made
 
     def requests(self):
@@ -668,9 +668,9 @@ class TestCDI(testing.PluginContract):
         return [devices.pci(devices.GPU), devices.pci(OTHER_GPU)]
 
     def look(self):
-        return files(self.folder)
+        return files(self.directory)
 
     def reboot(self):
         super().reboot()
-        for path in self.folder.iterdir():
+        for path in self.directory.iterdir():
             path.unlink()

@@ -29,11 +29,11 @@ NAMES = ['plain', 'fpga']
 @pytest.fixture(scope='module')
 def answer(tmp_path_factory):
     """What the helper process says that Cyborg's drivers have found."""
-    folder = tmp_path_factory.mktemp('stand-in')
-    (folder / 'devices').write_text(json.dumps(stand_in.what_is_found()))
+    directory = tmp_path_factory.mktemp('stand-in')
+    (directory / 'devices').write_text(json.dumps(stand_in.what_is_found()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('PYTHONPATH', str(stand_in.STAND_IN))
-        patch.setenv('STAND_IN', str(folder))
+        patch.setenv('STAND_IN', str(directory))
         helpers = process.Helpers('', NAMES, [])
         return json.dumps(helpers.call('discover', 100.0, 'discover'))
 

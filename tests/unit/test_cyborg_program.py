@@ -98,7 +98,7 @@ def test_a_name_that_is_no_reference(here):
     assert here.calls() == []
 
 
-def test_a_link_out_of_the_allowed_folders(here, tmp_path):
+def test_a_link_out_of_the_allowed_directories(here, tmp_path):
     (tmp_path / 'image.gbs').symlink_to('/etc/passwd')
     err = cause(vf(0, bitstream=str(tmp_path / 'image.gbs')))
     assert isinstance(err, exception.BitstreamError)

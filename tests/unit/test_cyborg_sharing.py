@@ -38,7 +38,7 @@ def fixture_pool(here):
     os_acc.initialize(reset=True)
     with futures.ThreadPoolExecutor() as pool:
         yield pool
-        (here.folder / 'go').touch()
+        (here.directory / 'go').touch()
 
 
 @pytest.fixture(name='begun')
@@ -50,7 +50,7 @@ def fixture_begun(here, pool):
 def begin(here, pool, wanted):
     here.tell('program', 'wait')
     future = pool.submit(plug, wanted)
-    cyborg_host.wait_for(here.folder / 'waits')
+    cyborg_host.wait_for(here.directory / 'waits')
     here.tell('program', '')
     return future
 
@@ -63,7 +63,7 @@ def test_a_sharer_waits(here, pool, begun):
     sharer = pool.submit(plug, vf(1, function_id=F1))
     with pytest.raises(futures.TimeoutError):
         sharer.result(timeout=1.5)
-    (here.folder / 'go').touch()
+    (here.directory / 'go').touch()
     vans = [future.result()[1][0] for future in (begun, sharer)]
     assert [van.device for van in vans] == [FPGA, FPGA]
     assert [van.function_id for van in vans] == [F1, F1]
@@ -76,7 +76,7 @@ def test_a_sharer_without_an_address_waits(here, pool, begun):
     sharer = pool.submit(plug, wanted)
     with pytest.raises(futures.TimeoutError):
         sharer.result(timeout=1.5)
-    (here.folder / 'go').touch()
+    (here.directory / 'go').touch()
     assert sharer.result()[1][0].device == FPGA
     assert len(here.calls()) == 1
 
@@ -99,7 +99,7 @@ def test_the_administrator_programs_one_card(here, pool, wanted):
     here.tell('program', 'wait')
     image = here.image()
     programming = pool.submit(os_acc.program_device, FPGA, image, F1)
-    cyborg_host.wait_for(here.folder / 'waits')
+    cyborg_host.wait_for(here.directory / 'waits')
     here.tell('program', '')
     more = {'bitstream': image, 'function_id': wanted} if wanted else {}
     _, (van,) = plug(any_card(**more))
@@ -112,13 +112,13 @@ def test_a_claim_for_another_function_counts(here, monkeypatch, pool):
     decide = uses.decide
 
     def slow(van, function_id):
-        (here.folder / 'waits').touch()
-        cyborg_host.wait_for(here.folder / 'go')
+        (here.directory / 'waits').touch()
+        cyborg_host.wait_for(here.directory / 'go')
         decide(van, function_id)
 
     monkeypatch.setattr(uses, 'decide', slow)
     first = pool.submit(plug, vf(0, bitstream=here.image(), function_id=F1))
-    cyborg_host.wait_for(here.folder / 'waits')
+    cyborg_host.wait_for(here.directory / 'waits')
     monkeypatch.setattr(uses, 'decide', decide)
     _, (van,) = plug(any_card(bitstream=here.image(), function_id=F2))
     assert van.device == OTHER
@@ -134,7 +134,7 @@ def test_another_function_waits_if_there_is_no_other_card(here, pool):
     other = pool.submit(plug, wanted)
     with pytest.raises(futures.TimeoutError):
         other.result(timeout=1.5)
-    (here.folder / 'go').touch()
+    (here.directory / 'go').touch()
     begun.result()
     with pytest.raises(exception.PlugException, match='is busy') as caught:
         other.result()

@@ -453,7 +453,7 @@ def test_a_file_of_vfio_and_an_entry_for_parts(nodes, glob, entry, parts):
 
 
 @pytest.mark.parametrize(
-    ('number', 'folder', 'subsystem', 'what'),
+    ('number', 'directory', 'subsystem', 'what'),
     [
         ('c 1:1', '', '', 'the memory of the host'),
         ('c 1:11', 'virtual/mem/kmsg', 'mem', "the kernel's log"),
@@ -509,14 +509,14 @@ def test_a_file_of_vfio_and_an_entry_for_parts(nodes, glob, entry, parts):
         ('c 242:0', '', '', 'network cards'),
     ],
 )
-def test_never(nodes, number, folder, subsystem, what):
+def test_never(nodes, number, directory, subsystem, what):
     nodes.kernel.write_file(
         'proc/devices',
         'Character devices:\n  1 mem\n 10 misc\n242 mst_pciconf\n'
         '243 megaraid_sas_ioctl\n'
         '244 aac\n245 ipmidev\n\nBlock devices:\n240 aac\n',
     )
-    nodes.add('bad', number, folder, subsystem)
+    nodes.add('bad', number, directory, subsystem)
     nodes.changed = True
     devices.spec({'devices': '/dev/bad'}, {'devices': '/dev/acc1'})
     (bad,) = (d for d in os_acc.get_devices() if d.address != A)
@@ -529,7 +529,7 @@ def test_never(nodes, number, folder, subsystem, what):
 
 
 @pytest.mark.parametrize(
-    ('number', 'folder', 'subsystem'),
+    ('number', 'directory', 'subsystem'),
     [
         # Up to Linux 5.x, the kernel chooses minor numbers below 128.
         ('c 10:1', 'virtual/misc/habanalabs', 'misc'),
@@ -538,12 +538,12 @@ def test_never(nodes, number, folder, subsystem, what):
         ('c 1:3', 'virtual/mem/null', 'mem'),
     ],
 )
-def test_not_of_the_host(nodes, number, folder, subsystem):
+def test_not_of_the_host(nodes, number, directory, subsystem):
     """By its number or name alone it could be one that nobody gets."""
     nodes.kernel.write_file(
         'proc/devices', 'Character devices:\n\nBlock devices:\n240 aac\n'
     )
-    nodes.add('good', number, folder, subsystem)
+    nodes.add('good', number, directory, subsystem)
     nodes.changed = True
     devices.spec({'devices': '/dev/good'})
     (good,) = os_acc.get_devices()
@@ -563,10 +563,10 @@ def disk(nodes):
     """A disk with a partition."""
     for name, number in (('sdx', 0), ('sdx1', 1)):
         there = 'pci0000:00/0000:04:00.0/block/sdx'
-        folder = there if name == 'sdx' else f'{there}/sdx1'
-        nodes.add(name, f'b 8:{number}', folder, 'block')
+        directory = there if name == 'sdx' else f'{there}/sdx1'
+        nodes.add(name, f'b 8:{number}', directory, 'block')
         (nodes.kernel.sys / f'class/block/{name}').symlink_to(
-            nodes.kernel.sys / 'devices' / folder
+            nodes.kernel.sys / 'devices' / directory
         )
     nodes.changed = True
     devices.spec({'devices': '/dev/sdx*', 'keeps_data': True})
@@ -608,15 +608,15 @@ def _swap(disk):
 
 
 def _held(disk):
-    folder = disk.kernel.sys / 'class/block/sdx1/holders'
-    folder.mkdir()
-    (folder / 'dm-0').touch()
+    directory = disk.kernel.sys / 'class/block/sdx1/holders'
+    directory.mkdir()
+    (directory / 'dm-0').touch()
 
 
 def _loop(disk):
-    folder = disk.kernel.sys / 'class/block/sdx1/loop'
-    folder.mkdir()
-    (folder / 'backing_file').write_text('/srv/image\n')
+    directory = disk.kernel.sys / 'class/block/sdx1/loop'
+    directory.mkdir()
+    (directory / 'backing_file').write_text('/srv/image\n')
 
 
 @pytest.mark.parametrize(
@@ -657,14 +657,14 @@ def test_a_disk_that_the_host_has_opened_exclusively(disk, monkeypatch):
 )
 def test_a_disk_that_the_host_uses_by_another_adapter(disk, mounted, used):
     """A LUN of two adapters, without multipathd."""
-    folder = disk.kernel.sys / 'devices/pci0000:00/0000:0a:00.0/block/sdy'
+    directory = disk.kernel.sys / 'devices/pci0000:00/0000:0a:00.0/block/sdy'
     for number, path in enumerate(
-        (folder, folder / 'sdy1', folder / 'sdy2'), 16
+        (directory, directory / 'sdy1', directory / 'sdy2'), 16
     ):
         path.mkdir(parents=True)
         (path / 'dev').write_text(f'8:{number}\n')
         (disk.kernel.sys / f'class/block/{path.name}').symlink_to(path)
-    for path in (folder, disk.kernel.sys / 'class/block/sdx'):
+    for path in (directory, disk.kernel.sys / 'class/block/sdx'):
         (path / 'device').mkdir()
         (path / 'device/wwid').write_text('naa.600508b1001c4d41\n')
     names = {path: name_at(path) for path in ('/dev/sdx', '/dev/sdx1')}
@@ -682,10 +682,10 @@ def test_the_character_device_of_a_disk(nodes):
     kernel.add_function('0000:04:00.0', '1b36:0010', 0x010802, 'nvme')
     there = 'pci0000:00/0000:04:00.0/ata1/0:0:0:0'
     nodes.add('sg0', 'c 21:0', f'{there}/scsi_generic/sg0', 'scsi_generic')
-    folder = kernel.sys / 'devices' / there / 'block/sdy'
-    folder.mkdir(parents=True)
-    (folder / 'dev').write_text('8:32\n')
-    (kernel.sys / 'class/block/sdy').symlink_to(folder)
+    directory = kernel.sys / 'devices' / there / 'block/sdy'
+    directory.mkdir(parents=True)
+    (directory / 'dev').write_text('8:32\n')
+    (kernel.sys / 'class/block/sdy').symlink_to(directory)
     nodes.changed = True
     devices.spec({'devices': '/dev/sg0'})
     (found,) = os_acc.get_devices()
@@ -704,10 +704,10 @@ def test_the_character_device_of_a_disk(nodes):
 def test_the_character_device_of_a_namespace(nodes, mounted, used):
     """Native multipath: the namespaces of other drives do not count."""
     kernel = nodes.kernel
-    folder = 'virtual/nvme-subsystem/nvme-subsys'
-    nodes.add('ng0n1', 'c 21:0', f'{folder}0/ng0n1', 'nvme-generic')
+    directory = 'virtual/nvme-subsystem/nvme-subsys'
+    nodes.add('ng0n1', 'c 21:0', f'{directory}0/ng0n1', 'nvme-generic')
     for number in range(2):
-        path = kernel.sys / f'devices/{folder}{number}/nvme{number}n1'
+        path = kernel.sys / f'devices/{directory}{number}/nvme{number}n1'
         path.mkdir(parents=True)
         (path / 'dev').write_text(f'8:{32 + number}\n')
         (kernel.sys / f'class/block/{path.name}').symlink_to(path)
@@ -982,18 +982,18 @@ def test_nothing_is_restored_without_a_record(nodes):
     assert nodes.of('acc1') == (5, 5, 0o600)
 
 
-def test_a_folder_that_is_not_to_be_trusted(nodes, caplog):
+def test_a_directory_that_is_not_to_be_trusted(nodes, caplog):
     nodes.add('open/acc', 'c 240:7')
     nodes.changed = True
     devices.spec({'devices': ['/dev/acc1', '/dev/open/*'], 'mode': '0600'})
     instance, _ = plug(named('char-240-7'))
-    folder = nodes.kernel.root / 'dev/open'
-    folder.chmod(0o777)
+    directory = nodes.kernel.root / 'dev/open'
+    directory.chmod(0o777)
     assert [d.address for d in os_acc.get_devices()] == [A]
     assert 'users other than root can write' in caplog.text
     assert os_acc.unplug(instance) == 1
     assert 'is left as it is' in caplog.text
-    folder.chmod(0o755)
+    directory.chmod(0o755)
 
 
 @pytest.mark.parametrize('change', ['number', 'number only', 'inode'])

@@ -82,12 +82,12 @@ def run(nodes, monkeypatch, capsys):
     return command.Command(path, capsys, monkeypatch)
 
 
-def folder() -> pathlib.Path:
+def directory() -> pathlib.Path:
     return pathlib.Path(os_acc.CONF.os_acc.device_spec_dir)
 
 
 def test_allow_and_deny(run, nodes):
-    path = folder() / '50-os-acc-dev+acc+wq0.json'
+    path = directory() / '50-os-acc-dev+acc+wq0.json'
     out = run.fine('device', 'allow', PATH).out
     assert out == (
         f'wrote {path}\n{PATH} is offered by {path}, entry 1, as {NAME}\n'

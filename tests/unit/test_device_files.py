@@ -99,13 +99,13 @@ def test_no_link_is_followed(nodes):
     nodes.add('real/a', 'c 240:1')
     dev = nodes.kernel.root / 'dev'
     (dev / 'link').symlink_to('real/a')
-    (dev / 'folder').symlink_to('real')
+    (dev / 'directory').symlink_to('real')
     (dev / 'out').symlink_to('/etc/hostname')
     assert device_files.look('/dev/link') is None
-    with pytest.raises(exception.DeviceError, match='folder above it'):
-        device_files.look('/dev/folder/a')
+    with pytest.raises(exception.DeviceError, match='directory above it'):
+        device_files.look('/dev/directory/a')
     assert device_files.resolve('/dev/link') == '/dev/real/a'
-    assert device_files.resolve('/dev/folder/a') == '/dev/real/a'
+    assert device_files.resolve('/dev/directory/a') == '/dev/real/a'
     assert device_files.resolve('/dev/out') is None
     assert device_files.resolve('/dev/none') is None
     assert device_files.expand('/dev/*') == [
@@ -115,20 +115,20 @@ def test_no_link_is_followed(nodes):
     ]
 
 
-def test_a_folder_that_others_can_write_to(nodes):
+def test_a_directory_that_others_can_write_to(nodes):
     nodes.add('open/a', 'c 240:1')
     (nodes.kernel.root / 'dev/open').chmod(0o777)
     with pytest.raises(exception.DeviceError, match='users other than root'):
         device_files.look('/dev/open/a')
 
 
-def test_a_link_in_a_folder_that_others_can_write_to(nodes):
+def test_a_link_in_a_directory_that_others_can_write_to(nodes):
     nodes.add('acc', 'c 240:1')
-    folder = nodes.kernel.root / 'dev/shm'
-    folder.mkdir(mode=0o755)
-    (folder / 'acc9').symlink_to('../acc')
+    directory = nodes.kernel.root / 'dev/shm'
+    directory.mkdir(mode=0o755)
+    (directory / 'acc9').symlink_to('../acc')
     assert device_files.expand('/dev/*/acc9') == ['/dev/acc']
-    folder.chmod(0o1777)
+    directory.chmod(0o1777)
     assert device_files.expand('/dev/*/acc9') == []
 
 
@@ -157,7 +157,7 @@ def test_the_name_of_a_render_node_stays(nodes):
 
 
 @pytest.mark.parametrize(
-    ('number', 'folder', 'expected'),
+    ('number', 'directory', 'expected'),
     [
         (
             'c 240:3',
@@ -185,8 +185,8 @@ def test_the_name_of_a_render_node_stays(nodes):
         ('b 240:9', '', 'block-240-9'),
     ],
 )
-def test_names(nodes, number, folder, expected):
-    nodes.add('a', number, folder)
+def test_names(nodes, number, directory, expected):
+    nodes.add('a', number, directory)
     found = name_of('/dev/a')
     assert found == expected
     assert fields.DeviceAddress().coerce(None, 'name', found) == found

@@ -62,9 +62,9 @@ class Host(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory()
         self.patch = pytest.MonkeyPatch()
-        root = pathlib.Path(self.folder.name)
+        root = pathlib.Path(self.directory.name)
         self.kernel = kernel.Kernel(root / 'host')
         self.kernel.install(self.patch)
         devices.furnish(self.kernel)
@@ -105,7 +105,7 @@ class Host(RuleBasedStateMachine):
             os_acc.CONF.reset()
             for option in os_acc.CONF._groups['os_acc']._opts:
                 os_acc.CONF.clear_override(option, 'os_acc')
-            self.folder.cleanup()
+            self.directory.cleanup()
 
     def _do(self, act) -> None:
         """A call; if the process dies in it, a new one starts."""

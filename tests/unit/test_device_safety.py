@@ -59,7 +59,9 @@ def test_a_parent_of_mdevs_is_not_given_out_whole(here, made):
     if made == 'by us':
         os_acc.plug(devices.instance(), [request])
     else:
-        path = f'{mdev.parent_folder(PARENT)}/mdev_supported_types/nvidia-222'
+        path = (
+            f'{mdev.parent_directory(PARENT)}/mdev_supported_types/nvidia-222'
+        )
         here.write(f'{path}/create', request.handle.uuid)
     err = devices.refused(devices.pci(PARENT))
     assert isinstance(err, exception.DeviceBusy | exception.DeviceInUseByHost)
@@ -82,9 +84,9 @@ def test_no_mdev_of_one_that_is_given_out_whole(here):
 
 def test_a_function_with_a_vendors_vgpu(here):
     here.add_function('0000:43:00.4', '10de:2235', 0x030200, 'nvidia')
-    folder = here.pci / 'devices/0000:43:00.4/nvidia'
-    folder.mkdir()
-    (folder / 'current_vgpu_type').write_text('558\n')
+    directory = here.pci / 'devices/0000:43:00.4/nvidia'
+    directory.mkdir()
+    (directory / 'current_vgpu_type').write_text('558\n')
     devices.spec({'address': '0000:43:*'})
     request = devices.pci('0000:43:00.4')
     request.driver = 'pci'
@@ -273,10 +275,10 @@ def test_an_interface_further_down(here):
     path = here.add_function(
         '0000:70:00.0', '15b3:1021', 0x020000, 'mlx5_core', net='eth9'
     )
-    folder = path / 'mlx5_core.sf.4/net/sf0'
-    folder.mkdir(parents=True)
-    (folder / 'flags').write_text('0x1003\n')
-    (here.sys / 'class/net/sf0').symlink_to(folder)
+    directory = path / 'mlx5_core.sf.4/net/sf0'
+    directory.mkdir(parents=True)
+    (directory / 'flags').write_text('0x1003\n')
+    (here.sys / 'class/net/sf0').symlink_to(directory)
     assert 'sf0 is up' in str(devices.refused(devices.pci('0000:70:00.0')))
 
 
@@ -610,7 +612,7 @@ def test_nothing_is_cleaned_that_device_spec_does_not_name(here, cleaned):
     devices.spec({'address': devices.PF})
     name = '11111111-2222-4333-8444-555555555555'
     privileged_mdev.released(name, 0)
-    path = f'{mdev.parent_folder("mtty")}/mdev_supported_types/mtty-1'
+    path = f'{mdev.parent_directory("mtty")}/mdev_supported_types/mtty-1'
     here.write(f'{path}/create', name)
     with pytest.raises(exception.DeviceNotFound, match='device_spec'):
         privileged_mdev.released(name, 0)

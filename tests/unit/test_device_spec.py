@@ -602,11 +602,11 @@ def test_any_text_is_read_or_refused(text):
         assert 'device_spec' in str(err)
 
 
-# --- the folder
+# --- the directory
 
 
 @pytest.fixture
-def folder(clean):
+def directory(clean):
     path = pathlib.Path(os_acc.CONF.os_acc.device_spec_dir)
     path.mkdir(0o755)
     path.chmod(0o755)
@@ -622,31 +622,31 @@ def sources() -> list[str]:
     return [spec.source for spec in device_spec.load(os_acc.CONF).entries]
 
 
-def test_the_folder_comes_first_and_is_looked_at_anew(folder):
+def test_the_directory_comes_first_and_is_looked_at_anew(directory):
     devices.spec({'address': 'a'}, {'address': 'b'})
     option = ['device_spec, entry 1', 'device_spec, entry 2']
     assert sources() == option
-    put(folder / '20.json', {'address': 'c'}, {'address': 'd'})
-    (folder / '10.json').write_text('{"address": "e"}')
-    (folder / '10.json').chmod(0o644)
+    put(directory / '20.json', {'address': 'c'}, {'address': 'd'})
+    (directory / '10.json').write_text('{"address": "e"}')
+    (directory / '10.json').chmod(0o644)
     assert sources() == [
-        f'{folder}/10.json, entry 1',
-        f'{folder}/20.json, entry 1',
-        f'{folder}/20.json, entry 2',
+        f'{directory}/10.json, entry 1',
+        f'{directory}/20.json, entry 1',
+        f'{directory}/20.json, entry 2',
         *option,
     ]
-    (folder / '20.json').unlink()
-    assert sources() == [f'{folder}/10.json, entry 1', *option]
+    (directory / '20.json').unlink()
+    assert sources() == [f'{directory}/10.json, entry 1', *option]
 
 
-def test_other_files_do_not_count(folder):
+def test_other_files_do_not_count(directory):
     for name in ('a.json~', '.b.json', 'README'):
-        (folder / name).write_text('{')
+        (directory / name).write_text('{')
     assert sources() == []
 
 
 @pytest.mark.parametrize('value', ['', '/nowhere/at/all'])
-def test_no_folder(clean, value):
+def test_no_directory(clean, value):
     os_acc.CONF.set_override('device_spec_dir', value, 'os_acc')
     devices.spec({'address': 'a'})
     assert sources() == ['device_spec, entry 1']
@@ -662,44 +662,46 @@ def test_no_folder(clean, value):
         (b'\xff', 'encoding is'),
     ],
 )
-def test_a_malformed_file_is_named_and_nothing_is_offered(folder, text, says):
+def test_a_malformed_file_is_named_and_nothing_is_offered(
+    directory, text, says
+):
     devices.spec({'address': '*'})
-    (folder / 'bad.json').write_bytes(text)
-    (folder / 'bad.json').chmod(0o644)
+    (directory / 'bad.json').write_bytes(text)
+    (directory / 'bad.json').chmod(0o644)
     with pytest.raises(exception.InvalidRequest) as caught:
         device_spec.load(os_acc.CONF)
     said = str(caught.value).replace('bad.json:1: ', 'bad.json: ')
-    assert said.startswith(f'{folder}/bad.json: {says}')
+    assert said.startswith(f'{directory}/bad.json: {says}')
 
 
 @pytest.mark.parametrize('mode', [0o664, 0o646, 0o666])
-def test_a_file_that_others_can_write(folder, mode):
-    put(folder / 'a.json', {'address': '*'})
-    (folder / 'a.json').chmod(mode)
+def test_a_file_that_others_can_write(directory, mode):
+    put(directory / 'a.json', {'address': '*'})
+    (directory / 'a.json').chmod(mode)
     with pytest.raises(exception.InvalidRequest, match='mode is') as caught:
         device_spec.load(os_acc.CONF)
-    assert str(caught.value).startswith(f'{folder}/a.json: ')
+    assert str(caught.value).startswith(f'{directory}/a.json: ')
 
 
 @pytest.mark.parametrize('mode', [0o775, 0o757, 0o1777])
-def test_a_folder_that_others_can_write(folder, mode):
-    folder.chmod(mode)
+def test_a_directory_that_others_can_write(directory, mode):
+    directory.chmod(mode)
     with pytest.raises(exception.InvalidRequest, match='mode is') as caught:
         device_spec.load(os_acc.CONF)
-    assert str(caught.value).startswith(f'{folder}: ')
+    assert str(caught.value).startswith(f'{directory}: ')
 
 
-def test_a_folder_in_a_folder_that_others_can_write(folder):
-    folder.parent.chmod(0o777)
+def test_a_directory_in_a_directory_that_others_can_write(directory):
+    directory.parent.chmod(0o777)
     with pytest.raises(exception.InvalidRequest, match='mode is') as caught:
         device_spec.load(os_acc.CONF)
-    assert str(caught.value).startswith(f'{folder.parent}: ')
-    folder.parent.chmod(0o1777)  # nobody can replace the folder
+    assert str(caught.value).startswith(f'{directory.parent}: ')
+    directory.parent.chmod(0o1777)  # nobody can replace the directory
     assert sources() == []
 
 
-def test_a_file_of_another_user(folder, monkeypatch):
-    put(folder / 'a.json', {'address': '*'})
+def test_a_file_of_another_user(directory, monkeypatch):
+    put(directory / 'a.json', {'address': '*'})
     stat = os.fstat
 
     def other(fd):
@@ -712,11 +714,11 @@ def test_a_file_of_another_user(folder, monkeypatch):
         device_spec.load(os_acc.CONF)
 
 
-def test_a_link_to_a_place_that_others_can_write(folder, tmp_path):
+def test_a_link_to_a_place_that_others_can_write(directory, tmp_path):
     place = tmp_path / 'place'
     place.mkdir()
     put(place / 'a.json', {'address': '*'})
-    (folder / 'a.json').symlink_to(place / 'a.json')
+    (directory / 'a.json').symlink_to(place / 'a.json')
     place.chmod(0o755)
     assert len(sources()) == 1
     place.chmod(0o777)
@@ -724,22 +726,22 @@ def test_a_link_to_a_place_that_others_can_write(folder, tmp_path):
         device_spec.load(os_acc.CONF)
 
 
-def test_a_named_pipe_does_not_block(folder):
-    os.mkfifo(folder / 'a.json', 0o644)
+def test_a_named_pipe_does_not_block(directory):
+    os.mkfifo(directory / 'a.json', 0o644)
     with pytest.raises(exception.InvalidRequest, match='type is'):
         device_spec.load(os_acc.CONF)
 
 
-def test_a_folder_that_is_none(folder):
+def test_a_directory_that_is_none(directory):
     os_acc.CONF.set_override(
-        'device_spec_dir', str(folder / 'a.json'), 'os_acc'
+        'device_spec_dir', str(directory / 'a.json'), 'os_acc'
     )
-    put(folder / 'a.json', {'address': '*'})
+    put(directory / 'a.json', {'address': '*'})
     with pytest.raises(exception.InvalidRequest, match='access is'):
         device_spec.load(os_acc.CONF)
 
 
-def test_a_relative_folder_is_refused(clean):
+def test_a_relative_directory_is_refused(clean):
     os_acc.CONF.set_override('device_spec_dir', 'specs', 'os_acc')
     with pytest.raises(exception.InvalidRequest, match='device_spec_dir'):
         os_acc.initialize()

@@ -45,12 +45,12 @@ def plain(function_id):
 
 
 class Images:
-    def __init__(self, folder):
-        self.folder = folder
-        folder.mkdir()
+    def __init__(self, directory):
+        self.directory = directory
+        directory.mkdir()
 
     def add(self, function_id, interface=dfl_model.INTERFACE):
-        path = self.folder / f'{function_id}-{interface[:4]}.gbs'
+        path = self.directory / f'{function_id}-{interface[:4]}.gbs'
         path.write_bytes(dfl_model.image(function_id, interface))
         return str(path)
 
@@ -72,7 +72,7 @@ def configure(images, *entries):
     devices.spec(*entries)
     conf = os_acc.CONF
     conf.set_override(
-        'allowed_folders', [str(images.folder)], 'os_acc_bitstreams'
+        'allowed_folders', [str(images.directory)], 'os_acc_bitstreams'
     )
     os_acc.initialize(reset=True)
 
@@ -156,7 +156,7 @@ def test_images_that_do_not_fit(card, images, content):
     if content is None:
         path = images.add(AES, interface='b' * 32)
     else:
-        path = str(images.folder / 'x.gbs')
+        path = str(images.directory / 'x.gbs')
         with open(path, 'wb') as file:
             file.write(content)
     with pytest.raises(exception.BitstreamError):
@@ -539,9 +539,9 @@ def test_the_commands_of_the_documentation(
     card, images, tmp_path, capsys, monkeypatch
 ):
     (text,) = pages.blocks('programming.rst', 'console', '--region 0')
-    os.rename(images.add(AES), images.folder / 'aes.gbs')
+    os.rename(images.add(AES), images.directory / 'aes.gbs')
     run = command.Command(tmp_path / 'state', capsys, monkeypatch)
-    text = text.replace('/srv/fpga', str(images.folder))
+    text = text.replace('/srv/fpga', str(images.directory))
     shown = [(run.fine(*words).out, said) for words, said in pages.steps(text)]
     assert [out for out, _ in shown] == [f'{said}\n' for _, said in shown]
     assert len(shown) == 2

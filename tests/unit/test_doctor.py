@@ -508,10 +508,10 @@ def test_show_a_parent_and_its_mdev(here, run):
 
 def test_show_a_vendor_vgpu(here, run):
     here.add_function('0000:07:00.0', '10de:2235', 0x030200, 'nvidia')
-    folder = here.pci / 'devices/0000:07:00.0/nvidia'
-    folder.mkdir()
-    (folder / 'current_vgpu_type').write_text('558\n')
-    (folder / 'creatable_vgpu_types').write_text('558 : NVIDIA A40-1B\n')
+    directory = here.pci / 'devices/0000:07:00.0/nvidia'
+    directory.mkdir()
+    (directory / 'current_vgpu_type').write_text('558\n')
+    (directory / 'creatable_vgpu_types').write_text('558 : NVIDIA A40-1B\n')
     _, told = run('device', 'show', '0000:07:00.0')
     assert told['vgpu_type'] == 558
     assert told['vgpu_types_possible'] == ['558 (NVIDIA A40-1B)']
@@ -593,8 +593,8 @@ def test_a_state_path_that_cannot_be_made(findings, run, tmp_path):
     path = run.command.state_path = f'{tmp_path}/file/state'
     verdict, text, advice = one(findings(code=1), f'state path {path}')
     assert verdict == 'error'
-    assert f'it cannot be created: {tmp_path}/file is not a folder' in text
-    assert advice.startswith('create the folder')
+    assert f'it cannot be created: {tmp_path}/file is not a directory' in text
+    assert advice.startswith('create the directory')
 
 
 def test_a_state_path_that_may_not_be_written(

@@ -85,9 +85,9 @@ def test_a_van_in_order(run):
 
 
 def test_hardware_that_was_changed_by_hand(run):
-    folder = f'{run.command.state_path}/fake-hardware'
-    for name in os.listdir(folder):
-        os.unlink(f'{folder}/{name}')
+    directory = f'{run.command.state_path}/fake-hardware'
+    for name in os.listdir(directory):
+        os.unlink(f'{directory}/{name}')
     assert "is not as driver 'fake' has prepared it" in one(run)
 
 

@@ -29,16 +29,17 @@ ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = pathlib.Path(os_acc.__file__).parent
 
 
-def run(folder, *arguments):
-    """Run Python in a folder, with this os-acc and the folder's modules."""
-    path = [str(folder), str(ROOT), str(ROOT / 'vif_like_plugins')]
+def run(directory, *arguments):
+    """Run Python in a directory, with this os-acc and the directory's
+    modules."""
+    path = [str(directory), str(ROOT), str(ROOT / 'vif_like_plugins')]
     # The options of this run of pytest are not the example's, and neither
     # are the plugins, which take longer to import than the example runs.
     own = {k: v for k, v in os.environ.items() if k != 'PYTEST_ADDOPTS'}
     own['PYTEST_DISABLE_PLUGIN_AUTOLOAD'] = '1'
     return subprocess.run(
         [sys.executable, '-W', 'ignore', *arguments],
-        cwd=folder,
+        cwd=directory,
         env={**own, 'PYTHONPATH': os.pathsep.join(path)},
         capture_output=True,
         text=True,
@@ -46,9 +47,9 @@ def run(folder, *arguments):
     )
 
 
-def install(folder, project):
+def install(directory, project):
     """Install the entry points of a pyproject.toml, as pip does."""
-    info = folder / f'{project["name"].replace("-", "_")}-1.0.0.dist-info'
+    info = directory / f'{project["name"].replace("-", "_")}-1.0.0.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text(
         f'Metadata-Version: 2.1\nName: {project["name"]}\nVersion: 1.0.0\n'

@@ -185,7 +185,7 @@ def run(host, odd, capsys, monkeypatch):
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
     monkeypatch.setattr(context, 'check_users', lambda: None)
     monkeypatch.setattr(offers, 'count', lambda: 0)
-    monkeypatch.setattr(context, 'check_folder', lambda: None)
+    monkeypatch.setattr(context, 'check_directory', lambda: None)
     path = os_acc.CONF.os_acc.state_path
     return command.Command(path, capsys, monkeypatch)
 

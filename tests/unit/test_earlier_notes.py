@@ -70,8 +70,10 @@ def files_of_vfs(host):
     host.kernel.add_function(PF, '8086:4940', 0x120000, 'qat', totalvfs=3)
     host.kernel.write_numvfs(PF, 3)
     for number, vf in enumerate(VFS):
-        folder = f'pci0000:00/{vf}/drm/card{number}'
-        host.nodes.add(f'dri/card{number}', f'c 226:{number}', folder, 'drm')
+        directory = f'pci0000:00/{vf}/drm/card{number}'
+        host.nodes.add(
+            f'dri/card{number}', f'c 226:{number}', directory, 'drm'
+        )
 
     def reboot():
         host.kernel.reboot()

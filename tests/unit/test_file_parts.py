@@ -29,22 +29,22 @@ WWN = 'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427'
 
 class Host:
     def __init__(self, kernel, tmp_path, monkeypatch) -> None:
-        self.kernel, self._folder = kernel, tmp_path
+        self.kernel, self._directory = kernel, tmp_path
         self.nodes = device_nodes.Nodes(kernel)
         self.nodes.install(monkeypatch)
         self.use('nova')
 
     def use(self, journal: str) -> None:
-        path = str(self._folder / journal)
+        path = str(self._directory / journal)
         os_acc.CONF.set_override('state_path', path, 'os_acc')
         os_acc.initialize(reset=True)
 
-    def block(self, name: str, number: str, folder: str) -> None:
+    def block(self, name: str, number: str, directory: str) -> None:
         """Show a block device, also in class/block."""
-        self.nodes.add(name, number, folder, 'block')
+        self.nodes.add(name, number, directory, 'block')
         blocks = self.kernel.sys / 'class/block'
         blocks.mkdir(parents=True, exist_ok=True)
-        (blocks / name).symlink_to(self.kernel.sys / 'devices' / folder)
+        (blocks / name).symlink_to(self.kernel.sys / 'devices' / directory)
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def virtual(host):
 
 def usb(host):
     host.nodes.add('bus/usb/001/004', 'c 189:3', USB, 'usb')
-    folder = f'{USB}/1-4:1.0/video4linux/video0'
-    host.nodes.add('video0', 'c 81:0', folder, 'video4linux')
+    directory = f'{USB}/1-4:1.0/video4linux/video0'
+    host.nodes.add('video0', 'c 81:0', directory, 'video4linux')
 
 
 PAIRS = [
@@ -199,10 +199,10 @@ def namespace(host, monkeypatch):
 def file_of_namespace(host) -> str:
     """The path of the namespace's device file, as the test kernel knows it."""
     name = host.fabric.block(WWN)
-    folder = (host.kernel.sys / 'class/block' / name).resolve()
-    number = (folder / 'dev').read_text().strip()
+    directory = (host.kernel.sys / 'class/block' / name).resolve()
+    number = (directory / 'dev').read_text().strip()
     (host.kernel.root / 'dev' / name).unlink()
-    place = folder.relative_to(host.kernel.sys / 'devices')
+    place = directory.relative_to(host.kernel.sys / 'devices')
     host.nodes.add(name, f'b {number}', str(place), 'block')
     return name
 
@@ -210,9 +210,9 @@ def file_of_namespace(host) -> str:
 def generic_file_of_namespace(host) -> str:
     """As file_of_namespace(): the character device beside it."""
     name = file_of_namespace(host)
-    folder = (host.kernel.sys / 'class/block' / name).resolve()
+    directory = (host.kernel.sys / 'class/block' / name).resolve()
     name = name.replace('nvme', 'ng')
-    place = (folder.parent / name).relative_to(host.kernel.sys / 'devices')
+    place = (directory.parent / name).relative_to(host.kernel.sys / 'devices')
     host.nodes.add(name, 'c 243:7', str(place), 'nvme-generic')
     return name
 
@@ -263,11 +263,11 @@ def test_a_namespace_of_whose_file_an_instance_has(
 def test_a_group_of_vfio_has_all_its_functions(host):
     """A program with the file of the group, such as DPDK, has ended."""
     for address in (devices.SHARED, devices.SHARED_NIC):
-        folder = host.kernel.pci / 'devices' / address
+        directory = host.kernel.pci / 'devices' / address
         if (driver := host.kernel.driver_of(address)) is not None:
             unbind = host.kernel.pci / 'drivers' / driver / 'unbind'
             host.kernel.write(str(unbind), address)
-        host.kernel.write(f'{folder}/driver_override', 'vfio-pci')
+        host.kernel.write(f'{directory}/driver_override', 'vfio-pci')
         host.kernel.write(f'{host.kernel.pci}/drivers_probe', address)
     host.nodes.add('vfio/g50', 'c 511:50', 'virtual/vfio/50', 'vfio')
     devices.spec(entry('vfio/g50'))

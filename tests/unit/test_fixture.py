@@ -43,7 +43,7 @@ def _instances():
     return [van.instance_uuid for van in os_acc.get_vans()]
 
 
-def test_os_acc_is_initialized_in_the_folder(acc, tmp_path):
+def test_os_acc_is_initialized_in_the_directory(acc, tmp_path):
     instance = _plug()
     (van,) = os_acc.get_vans(instance)
     assert van.owner == 'nova'

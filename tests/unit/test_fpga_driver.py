@@ -177,12 +177,12 @@ def test_a_whole_device_is_programmed_before_it_is_bound(kernel, tool):
     ('template', 'arguments'),
     [
         (
-            '{folder}/program --segment 0x{{domain}} --bus 0x{{bus}} '
+            '{directory}/program --segment 0x{{domain}} --bus 0x{{bus}} '
             '--device 0x{{device}} --function 0x{{function}} {{file}}',
             '--segment 0x0000 --bus 0x0a --device 0x00 --function 0x0',
         ),
         (
-            '{folder}/program program --device {{address}} --base --image '
+            '{directory}/program program --device {{address}} --base --image '
             '{{file}}',
             f'program --device {FPGA} --base --image',
         ),
@@ -191,7 +191,7 @@ def test_a_whole_device_is_programmed_before_it_is_bound(kernel, tool):
 )
 def test_the_arguments_of_vendors(tool, template, arguments):
     tool.mode('lie')
-    tool.configure('single', program=template.format(folder=tool.folder))
+    tool.configure('single', program=template.format(directory=tool.directory))
     with pytest.raises(exception.DeviceError):
         program(tool)
     (call,) = tool.calls()
@@ -224,7 +224,7 @@ def test_a_command_that_hangs(tool):
     tool.mode('hang')
     assert 'not done after 0.3 s, killed' in failure(tool)
     # Its children were killed too.
-    group = int((tool.folder / 'pid').read_text())
+    group = int((tool.directory / 'pid').read_text())
     with pytest.raises(ProcessLookupError):
         for _ in range(100):
             os.killpg(group, 0)
@@ -238,10 +238,10 @@ def test_a_command_that_got_away_keeps_the_next_one_off(tool):
     """A child has left the process group and still uses the device."""
     os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
     os_acc.CONF.set_override('program_timeout', 0.5, 'os_acc')
-    away = tool.folder / 'away'
+    away = tool.directory / 'away'
     away.write_text(
         '#!/bin/sh\n'
-        f'setsid sh -c "echo \\$\\$ > {tool.folder}/pid; exec sleep 30" &\n'
+        f'setsid sh -c "echo \\$\\$ > {tool.directory}/pid; exec sleep 30" &\n'
         'wait\n'
     )
     away.chmod(0o755)
@@ -251,7 +251,7 @@ def test_a_command_that_got_away_keeps_the_next_one_off(tool):
     reason = failure(tool, exception.DeviceBusy)
     assert 'an earlier command for it has not ended' in reason
     assert tool.calls() == []
-    os.kill(int((tool.folder / 'pid').read_text()), 9)
+    os.kill(int((tool.directory / 'pid').read_text()), 9)
     for _ in range(100):
         try:
             assert program(tool) is True
@@ -268,7 +268,7 @@ def test_a_command_that_cannot_be_killed_does_not_block(tool, monkeypatch):
     tool.mode('hang')
     assert 'cannot be killed' in failure(tool)
     monkeypatch.undo()
-    os.killpg(int((tool.folder / 'pid').read_text()), 9)
+    os.killpg(int((tool.directory / 'pid').read_text()), 9)
 
 
 def test_a_command_that_is_not_there(tool):
@@ -280,8 +280,8 @@ def test_a_command_that_is_not_there(tool):
 
 
 def test_a_check_by_exit_code(tool):
-    (tool.folder / FPGA).symlink_to('state.')
-    check = f'/usr/bin/grep -q {{function_id}} {tool.folder}/{{address}}'
+    (tool.directory / FPGA).symlink_to('state.')
+    check = f'/usr/bin/grep -q {{function_id}} {tool.directory}/{{address}}'
     tool.configure('single', check=check)
     assert program(tool) is True
     tool.mode('lie')
@@ -365,7 +365,7 @@ def test_a_port_that_appears_late(tool, port):
 )
 def test_what_a_check_says_counts_by_words(tool, there, wanted, is_in):
     tool.mode('lie')
-    (tool.folder / 'state.').write_text(there)
+    (tool.directory / 'state.').write_text(there)
     if is_in:
         assert program(tool, wanted) is True
     else:
@@ -875,7 +875,7 @@ def test_a_start_cleans_up_once_after_a_failure(tool, monkeypatch):
     monkeypatch.setattr(privileged, 'sweep', counted)
     tool.mode('fail')
     failure(tool)
-    busy = root_copy.FOLDER + '/' + '0' * 32
+    busy = root_copy.DIRECTORY + '/' + '0' * 32
     os.mkdir(busy)
     # A command that still runs has its copy.
     with open_locked(busy):
@@ -911,16 +911,16 @@ def test_recovery_removes_copies_of_images(tool, caplog):
     """They are left if the daemon is killed while it programs."""
     tool.mode('fail')
     failure(tool)
-    folder = pathlib.Path(root_copy.FOLDER)
-    left = folder / ('0' * 32)
+    directory = pathlib.Path(root_copy.DIRECTORY)
+    left = directory / ('0' * 32)
     left.mkdir()
     (left / 'aes.gbs').write_text('aes')
     os_acc.recover()
-    assert list(folder.iterdir()) == []
-    folder.chmod(0o777)
+    assert list(directory.iterdir()) == []
+    directory.chmod(0o777)
     os_acc.recover()
     assert (
         'What an interrupted programming has left was not cleaned up'
         in caplog.text
     )
-    folder.chmod(0o700)
+    directory.chmod(0o700)

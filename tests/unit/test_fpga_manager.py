@@ -59,7 +59,7 @@ def test_the_managers_of_a_card(card):
 
 def test_a_manager_without_files(card):
     for file in ('name', 'state', 'status'):
-        (card.folder / file).unlink()
+        (card.directory / file).unlink()
     (found,) = fpga_manager.managers(pci.get(CARD))
     assert found.line == 'fpga0 (unnamed): unknown'
 

@@ -169,7 +169,7 @@ def config_of(tmp_path):
     def made():
         path = tmp_path / 'os-acc.conf'
         values = os_acc.CONF.os_acc.device_spec
-        folders = os_acc.CONF.os_acc_bitstreams.allowed_folders
+        directories = os_acc.CONF.os_acc_bitstreams.allowed_folders
         lines = [f'device_spec = {each}' for each in values]
         path.write_text(
             '\n'.join(
@@ -177,7 +177,7 @@ def config_of(tmp_path):
                     '[os_acc]',
                     *lines,
                     '[os_acc_bitstreams]',
-                    f'allowed_folders = {",".join(folders)}',
+                    f'allowed_folders = {",".join(directories)}',
                 ]
             )
         )
@@ -744,9 +744,9 @@ def test_the_buses_of_a_chip_in_two_slots(tool, kernel):
     other = '0000:77:00.0'
     kernel.add_function(other, '8086:bcce', 0x120000)
     for address in (FPGA, other):
-        folder = kernel.pci / 'devices' / address / 'xmc.1'
-        folder.mkdir()
-        (folder / 'serial_num').write_text('XFL1\n')
+        directory = kernel.pci / 'devices' / address / 'xmc.1'
+        directory.mkdir()
+        (directory / 'serial_num').write_text('XFL1\n')
     kernel.writes.clear()
     privileged.reenumerate(FPGA, 2.0)
     scanned = [

@@ -92,11 +92,11 @@ def test_the_second_frame_buffer_has_no_console(here):
 
 def test_a_console_that_is_unbound_from_frame_buffers(here):
     services.frame_buffer(here)
-    folder = 'sys/class/vtconsole/vtcon1'
-    here.write_file(f'{folder}/name', '(M) frame buffer device\n')
-    here.write_file(f'{folder}/bind', '1\n')
+    directory = 'sys/class/vtconsole/vtcon1'
+    here.write_file(f'{directory}/name', '(M) frame buffer device\n')
+    here.write_file(f'{directory}/bind', '1\n')
     assert 'fb0' in use()
-    here.write_file(f'{folder}/bind', '0\n')
+    here.write_file(f'{directory}/bind', '0\n')
     assert use() == ''
 
 
@@ -177,8 +177,8 @@ def test_a_list_that_cannot_be_read_counts_for_each_function(
 
 def test_a_boot_partition_on_a_disk_with_an_mbr(here):
     services.partition(here)
-    folder = here.root / 'dev/disk/by-partuuid'
-    (folder / '0badcafe-03').symlink_to('../../nvme9n1p1')
+    directory = here.root / 'dev/disk/by-partuuid'
+    (directory / '0badcafe-03').symlink_to('../../nvme9n1p1')
     signature = bytes.fromhex('fecaad0b').ljust(16, b'\0')
     services.variable(here, 'BootCurrent', bytes(2))
     option = services.boot_option(signature, 1, number=3)
@@ -244,10 +244,10 @@ def test_a_boot_option_on_another_root_bus(here):
     option = services.adapter_option((3, 2), (0, 0), root=5)
     address = adapter(here, option)
     assert 'has booted' in use(address)
-    folder = 'sys/devices/pci0000:00/firmware_node'
-    here.write_file(f'{folder}/uid', '0\n')
+    directory = 'sys/devices/pci0000:00/firmware_node'
+    here.write_file(f'{directory}/uid', '0\n')
     assert use(address) == ''
-    here.write_file(f'{folder}/uid', '5\n')
+    here.write_file(f'{directory}/uid', '5\n')
     assert 'has booted' in use(address)
 
 
@@ -301,8 +301,8 @@ def test_the_first_disk_of_a_bios(here, options, used):
 @pytest.mark.parametrize('signature', ['0x0badcafe', '0x00000000'])
 def test_the_signature_of_the_first_disk_of_a_bios(here, signature):
     services.partition(here)
-    folder = here.root / 'dev/disk/by-partuuid'
-    (folder / '0badcafe-01').symlink_to('../../nvme9n1p1')
+    directory = here.root / 'dev/disk/by-partuuid'
+    (directory / '0badcafe-01').symlink_to('../../nvme9n1p1')
     place = 'sys/firmware/edd/int13_dev80'
     here.write_file(f'{place}/mbr_signature', f'{signature}\n')
     used = 'booted the host from block device nvme9n1p1' in use()
@@ -312,14 +312,14 @@ def test_the_signature_of_the_first_disk_of_a_bios(here, signature):
 @given(option=strategies.binary(max_size=80))
 def test_a_boot_option_of_any_bytes(tmp_path_factory, option):
     """A fault of the firmware stops no discovery."""
-    folder = tmp_path_factory.mktemp('sys')
-    place = folder / 'firmware/efi/efivars'
+    directory = tmp_path_factory.mktemp('sys')
+    place = directory / 'firmware/efi/efivars'
     place.mkdir(parents=True)
     name = '-8be4df61-93ca-11d2-aa0d-00e098032b8c'
     (place / f'BootCurrent{name}').write_bytes(bytes(6))
     (place / f'Boot0000{name}').write_bytes(bytes(4) + option)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sysfs, 'SYS', str(folder))
+        patch.setattr(sysfs, 'SYS', str(directory))
         host = host_use.Snapshot({'sda': '/x'}, {})
         (sign, *_) = boot_signs.SIGNS
         assert sign.find(host, 'sda') is None
@@ -390,9 +390,9 @@ def test_a_management_controller_without_a_file(here, place):
     bmc = here.sys / 'devices/platform/ipmi_bmc.0'
     bmc.mkdir(parents=True)
     (bmc / 'ipmi0').symlink_to(path)
-    folder = here.sys / 'bus/platform/devices'
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / 'ipmi_bmc.0').symlink_to(bmc)
+    directory = here.sys / 'bus/platform/devices'
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / 'ipmi_bmc.0').symlink_to(bmc)
     assert '(BMC) through it (ipmi0)' in use()
     assert use(devices.GPU) == ''
 
@@ -517,9 +517,9 @@ def test_a_program_that_has_the_files_of_another_open(here):
     services.infiniband(here)
     path = here.add_function('0000:3b:00.1', '15b3:1021', 0x020700, 'mlx5')
     services.add_device(here, path, 'infiniband/mlx5_0')
-    folder = services.add_device(here, path, 'infiniband_verbs/uverbs7')
-    (folder / 'uevent').write_text('DEVNAME=infiniband/uverbs7\n')
-    (here.sys / 'dev/char/231:199').symlink_to(folder)
+    directory = services.add_device(here, path, 'infiniband_verbs/uverbs7')
+    (directory / 'uevent').write_text('DEVNAME=infiniband/uverbs7\n')
+    (here.sys / 'dev/char/231:199').symlink_to(directory)
     here.rdma_contexts['mlx5_0'] = 4
     here.hold(here.root / 'dev/infiniband/uverbs7', 'ucx', 'c 231:199')
     assert 'mlx5_0: it has 4 user contexts' in use('0000:3b:00.1')
@@ -540,10 +540,10 @@ def test_an_rdma_device_in_another_namespace(here):
 
 def test_the_files_of_omni_path(here):
     path = services.card(here, 'hfi1', 0x020800, '8086:24f0')
-    folder = services.add_device(here, path, 'hfi1_user/hfi1_0')
-    (folder / 'uevent').write_text('DEVNAME=hfi1_0\n')
+    directory = services.add_device(here, path, 'hfi1_user/hfi1_0')
+    (directory / 'uevent').write_text('DEVNAME=hfi1_0\n')
     (here.sys / 'dev/char').mkdir(parents=True)
-    (here.sys / 'dev/char/510:0').symlink_to(folder)
+    (here.sys / 'dev/char/510:0').symlink_to(directory)
     here.add_node('/dev/hfi1_0', 'c 510:0')
     assert use() == ''
     pid = here.hold(here.root / 'dev/hfi1_0', 'mpirun', 'c 510:0')
@@ -552,10 +552,10 @@ def test_the_files_of_omni_path(here):
 
 def test_a_network_card_of_dpdk(here):
     path = services.card(here, 'uio_pci_generic', 0x020000)
-    folder = services.add_device(here, path, 'uio/uio0')
-    (folder / 'uevent').write_text('DEVNAME=uio0\n')
+    directory = services.add_device(here, path, 'uio/uio0')
+    (directory / 'uevent').write_text('DEVNAME=uio0\n')
     (here.sys / 'dev/char').mkdir(parents=True)
-    (here.sys / 'dev/char/243:0').symlink_to(folder)
+    (here.sys / 'dev/char/243:0').symlink_to(directory)
     here.add_node('/dev/uio0', 'c 243:0')
     assert use() == ''
     pid = here.hold(here.root / 'dev/uio0', 'testpmd', 'c 243:0')
@@ -591,13 +591,13 @@ def test_one_of_two_interfaces_in_another_namespace(here, monkeypatch):
     assert use() == ''
     # Directories have no such number of links in each file system of tests.
     monkeypatch.setattr(
-        sysfs, 'count_folders', lambda path: 2 * path.endswith('/net')
+        sysfs, 'count_directories', lambda path: 2 * path.endswith('/net')
     )
     assert 'an interface of it is in another network namespace' in use()
 
 
 def test_the_links_of_a_directory_that_is_gone(tmp_path):
-    assert sysfs.count_folders(str(tmp_path / 'net')) == 0
+    assert sysfs.count_directories(str(tmp_path / 'net')) == 0
 
 
 def test_the_kernel_is_not_asked_without_an_rdma_device(here, monkeypatch):

@@ -127,10 +127,10 @@ def _idxd(kernel):
         kernel.write_file(
             str((device / name).relative_to(kernel.root)), f'{text}\n'
         )
-    folder = kernel.sys / 'bus/dsa/devices'
-    folder.mkdir(parents=True)
-    (folder / 'dsa0').symlink_to(device)
-    (folder / 'wq0.0').symlink_to(device / 'wq0.0')
+    directory = kernel.sys / 'bus/dsa/devices'
+    directory.mkdir(parents=True)
+    (directory / 'dsa0').symlink_to(device)
+    (directory / 'wq0.0').symlink_to(device / 'wq0.0')
 
 
 def _vmd(kernel):
@@ -154,9 +154,9 @@ def _vfio_behind_vmd(kernel):
 def _vdpa(kernel):
     path = kernel.sys / f'devices/pci0000:00/{devices.DISK}/vdpa0'
     path.mkdir()
-    folder = kernel.sys / 'bus/vdpa/devices'
-    folder.mkdir(parents=True)
-    (folder / 'vdpa0').symlink_to(path)
+    directory = kernel.sys / 'bus/vdpa/devices'
+    directory.mkdir(parents=True)
+    (directory / 'vdpa0').symlink_to(path)
 
 
 def _btrfs(kernel):
@@ -185,9 +185,9 @@ def _virtiofs(kernel, source='srv'):
 def _9p(kernel, source='srv'):
     device = _shared(kernel, '9p', source)
     (device / 'mount_tag').write_text('srv\0')
-    folder = kernel.sys / 'bus/virtio/drivers/9pnet_virtio'
-    folder.mkdir(parents=True)
-    (folder / 'virtio7').symlink_to(device)
+    directory = kernel.sys / 'bus/virtio/drivers/9pnet_virtio'
+    directory.mkdir(parents=True)
+    (directory / 'virtio7').symlink_to(device)
 
 
 def _automount(kernel, source=f'/dev/{NAME}'):
@@ -233,9 +233,9 @@ def _journal(kernel):
 
 
 def _rnbd(kernel):
-    folder = kernel.sys / 'class/rnbd-server/ctl/devices/<disk>'
-    folder.mkdir(parents=True)
-    (folder / 'block_dev').symlink_to(kernel.sys / f'class/block/{NAME}')
+    directory = kernel.sys / 'class/rnbd-server/ctl/devices/<disk>'
+    directory.mkdir(parents=True)
+    (directory / 'block_dev').symlink_to(kernel.sys / f'class/block/{NAME}')
 
 
 def _elsewhere(kernel):
@@ -255,11 +255,11 @@ def links(path):
 def _nvmet_port(kernel):
     path = kernel.add_function(HBA, '10df:e300', 0x0C0400, 'lpfc')
     disks.add_port(kernel, path, 'host5', PORT)
-    folder = f'{CONFIGFS}/nvmet/ports/1'
-    kernel.write_file(f'{folder}/addr_trtype', 'fc\n')
+    directory = f'{CONFIGFS}/nvmet/ports/1'
+    kernel.write_file(f'{directory}/addr_trtype', 'fc\n')
     address = f'nn-0x20000090fa942779:pn-{PORT}'
-    kernel.write_file(f'{folder}/addr_traddr', f'{address}\n')
-    kernel.write_file(f'{folder}/subsystems/nqn.test/attr_x', '')
+    kernel.write_file(f'{directory}/addr_traddr', f'{address}\n')
+    kernel.write_file(f'{directory}/subsystems/nqn.test/attr_x', '')
 
 
 def _lio_port(kernel):
@@ -277,10 +277,10 @@ def _tape(kernel):
     device = path / 'host5/target5:0:0/5:0:0:1'
     (device / 'scsi_tape/nst0').mkdir(parents=True)
     disks.link(kernel, 'scsi_device/5:0:0:1', device)
-    folder = f'{CONFIGFS}/target/core/pscsi_0/tape'
-    kernel.write_file(f'{folder}/udev_path', '/dev/sg3\n')
+    directory = f'{CONFIGFS}/target/core/pscsi_0/tape'
+    kernel.write_file(f'{directory}/udev_path', '/dev/sg3\n')
     kernel.write_file(
-        f'{folder}/info',
+        f'{directory}/info',
         'Status: ACTIVATED  Max Queue Depth: 0\n'
         '        SCSI Device Bus Location: Channel ID: 0 Target ID: 0 '
         'LUN: 1 Host ID: 5\n        Vendor: IBM      Model: ULT3580\n',
@@ -554,9 +554,9 @@ def test_routes_of_an_unknown_form(wide):
 def node(kernel, path):
     """A file of the disk at another place than /dev."""
     kernel.add_node(path, f'b {NUMBER}')
-    folder = kernel.sys / 'dev/block'
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / NUMBER).symlink_to(kernel.sys / f'class/block/{NAME}')
+    directory = kernel.sys / 'dev/block'
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / NUMBER).symlink_to(kernel.sys / f'class/block/{NAME}')
     # The test's own directory may be below /dev.
     return f'/dev/..{path}'
 
@@ -654,9 +654,9 @@ def test_a_pool_with_a_blank_in_its_name(here):
     ],
 )
 def test_a_mount_by_its_source(here, after, disk):
-    folder = here.root / 'dev/disk/by-id'
-    folder.mkdir(parents=True)
-    (folder / 'nvme-serial').symlink_to(here.root / 'dev/nvme0n1')
+    directory = here.root / 'dev/disk/by-id'
+    directory.mkdir(parents=True)
+    (directory / 'nvme-serial').symlink_to(here.root / 'dev/nvme0n1')
     here.write_file(
         'proc/self/mountinfo', f'36 35 0:42 / /srv/a\\040b rw - {after}\n'
     )
@@ -669,9 +669,9 @@ def test_a_mount_by_its_source(here, after, disk):
 def test_a_mount_in_another_namespace(here, pid):
     """The service has a mount namespace of its own, or a container has."""
     for each, namespace in (('self', 'mnt:[1]'), (pid, 'mnt:[2]')):
-        folder = here.root / f'proc/{each}/ns'
-        folder.mkdir(parents=True)
-        (folder / 'mnt').symlink_to(namespace)
+        directory = here.root / f'proc/{each}/ns'
+        directory.mkdir(parents=True)
+        (directory / 'mnt').symlink_to(namespace)
     here.write_file(
         f'proc/{pid}/mountinfo',
         f'36 35 {NUMBER} / /var rw - ext4 /dev/root rw\n',
@@ -747,9 +747,9 @@ def test_a_directory_of_another_machine(here, make, source, used):
 @pytest.mark.parametrize('source', [f'/dev/{NAME}', 'UUID=1234-ABCD'])
 def test_a_mount_on_demand(here, source):
     """x-systemd.automount with x-systemd.idle-timeout: it is not mounted."""
-    folder = here.root / 'dev/disk/by-uuid'
-    folder.mkdir(parents=True)
-    (folder / '1234-ABCD').symlink_to(here.root / f'dev/{NAME}')
+    directory = here.root / 'dev/disk/by-uuid'
+    directory.mkdir(parents=True)
+    (directory / '1234-ABCD').symlink_to(here.root / f'dev/{NAME}')
     _automount(here, source)
     assert free(devices.DISK) == 0
     assert 'is mounted on /backup as soon as' in refused(devices.DISK)
@@ -885,9 +885,9 @@ def test_a_program_that_has_a_disk_of_two_paths_open(here, two_paths):
     place = two_paths.parent / 'ng5n1'
     place.mkdir()
     (place / 'uevent').write_text('DEVNAME=ng5n1\n')
-    folder = here.sys / 'dev/char'
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / '235:5').symlink_to(place)
+    directory = here.sys / 'dev/char'
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / '235:5').symlink_to(place)
     here.add_node('/dev/ng5n1', 'c 235:5')
     pid = here.hold('/dev/ng5n1', 'fio', 'c 235:5')
     for address in ('0000:c1:00.0', '0000:c2:00.0'):
@@ -1071,12 +1071,12 @@ def test_a_network_that_nothing_tells_may_be_each(wide):
 
 def test_nvme_over_a_vlan_of_a_bond(wide):
     """The interface is two levels above its cards."""
-    folder = wide.sys / 'devices/virtual/net'
+    directory = wide.sys / 'devices/virtual/net'
     for name, *lowers in (('bond0', 'ens1', 'ens2'), ('vlan7', 'bond0')):
-        (folder / name).mkdir(parents=True)
-        disks.link(wide, f'net/{name}', folder / name)
+        (directory / name).mkdir(parents=True)
+        disks.link(wide, f'net/{name}', directory / name)
         for each in lowers:
-            (folder / name / f'lower_{each}').symlink_to(
+            (directory / name / f'lower_{each}').symlink_to(
                 wide.sys / f'class/net/{each}'
             )
     path = disks.connect(wide, 'nvme4', 'tcp', 'host_iface=vlan7')
@@ -1143,11 +1143,13 @@ def test_iscsi_that_has_lost_its_connection(wide):
 
 def test_fcoe_over_a_vlan(wide):
     """The SCSI host is below the interface: drivers/scsi/fcoe."""
-    folder = wide.sys / 'devices/virtual/net/ens1.100'
-    folder.mkdir(parents=True)
-    disks.link(wide, 'net/ens1.100', folder)
-    (folder / 'lower_ens1').symlink_to(wide.sys / 'class/net/ens1')
-    place = folder / 'ctlr_0/host7/rport-7:0-0/target7:0:0/7:0:0:0/block/sdc'
+    directory = wide.sys / 'devices/virtual/net/ens1.100'
+    directory.mkdir(parents=True)
+    disks.link(wide, 'net/ens1.100', directory)
+    (directory / 'lower_ens1').symlink_to(wide.sys / 'class/net/ens1')
+    place = (
+        directory / 'ctlr_0/host7/rport-7:0-0/target7:0:0/7:0:0:0/block/sdc'
+    )
     disks.mount(wide, disks.add_block(wide, place, '8:32'))
     assert 'sdc is mounted' in refused(NIC)
     assert use(OTHER_NIC) == ''
@@ -1157,16 +1159,16 @@ def test_fcoe_over_a_vlan(wide):
 
 
 def test_a_portal_of_iscsi(wide):
-    folder = wide.root / f'{CONFIGFS}/target/iscsi/iqn.test/tpgt_1/np'
-    (folder / '192.0.2.5:3260').mkdir(parents=True)
+    directory = wide.root / f'{CONFIGFS}/target/iscsi/iqn.test/tpgt_1/np'
+    (directory / '192.0.2.5:3260').mkdir(parents=True)
     assert 'iqn.test (iscsi)' in refused(NIC)
     assert use(OTHER_NIC) == ''
 
 
 @pytest.mark.parametrize('address', ['0.0.0.0', '[::]'])
 def test_a_portal_at_any_address_needs_no_certain_card(wide, address):
-    folder = wide.root / f'{CONFIGFS}/target/iscsi/iqn.test/tpgt_1/np'
-    (folder / f'{address}:3260').mkdir(parents=True)
+    directory = wide.root / f'{CONFIGFS}/target/iscsi/iqn.test/tpgt_1/np'
+    (directory / f'{address}:3260').mkdir(parents=True)
     assert use(NIC) == ''
 
 
@@ -1189,27 +1191,27 @@ def test_a_target_on_a_virtual_port(wide):
     """NPIV with tcm_qla2xxx: the port, and the name of the virtual one."""
     virtual = '50:01:43:80:12:34:56:78:50:01:43:80:12:34:56:79'
     port = '10:00:00:90:fa:94:27:79'
-    folder = wide.root / f'{CONFIGFS}/target/qla2xxx_npiv/{port}@{virtual}'
-    (folder / 'tpgt_1').mkdir(parents=True)
+    directory = wide.root / f'{CONFIGFS}/target/qla2xxx_npiv/{port}@{virtual}'
+    (directory / 'tpgt_1').mkdir(parents=True)
     assert '(qla2xxx_npiv) of the SCSI target' in refused(HBA)
     assert use('0000:3b:00.1') == ''
 
 
 def test_a_port_of_nvmet_without_a_subsystem_does_not_listen(wide):
-    folder = f'{CONFIGFS}/nvmet/ports/1'
-    wide.write_file(f'{folder}/addr_trtype', 'tcp\n')
-    wide.write_file(f'{folder}/addr_traddr', '192.0.2.5\n')
+    directory = f'{CONFIGFS}/nvmet/ports/1'
+    wide.write_file(f'{directory}/addr_trtype', 'tcp\n')
+    wide.write_file(f'{directory}/addr_traddr', '192.0.2.5\n')
     assert use(NIC) == ''
-    (wide.root / folder / 'subsystems/nqn.test').mkdir(parents=True)
+    (wide.root / directory / 'subsystems/nqn.test').mkdir(parents=True)
     assert 'port 1 (tcp 192.0.2.5) of the NVMe target' in refused(NIC)
 
 
 def test_a_disk_behind_a_backstore(here):
     """iblock shows the disk also if its path was a link that is gone."""
-    folder = f'{CONFIGFS}/target/core/iblock_0/disk1'
-    here.write_file(f'{folder}/udev_path', '/dev/disk/by-id/gone\n')
+    directory = f'{CONFIGFS}/target/core/iblock_0/disk1'
+    here.write_file(f'{directory}/udev_path', '/dev/disk/by-id/gone\n')
     here.write_file(
-        f'{folder}/info',
+        f'{directory}/info',
         'Status: ACTIVATED  Max Queue Depth: 0\n'
         f'        iBlock device: {NAME}  UDEV PATH: /dev/disk/by-id/gone\n',
     )

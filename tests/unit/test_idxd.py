@@ -76,9 +76,9 @@ def refused(*requests):
 
 def notes():
     """What root has noted and recorded."""
-    folder = pathlib.Path(root_notes.FOLDER)
+    directory = pathlib.Path(root_notes.DIRECTORY)
     return [
-        *(sorted(os.listdir(folder)) if folder.exists() else []),
+        *(sorted(os.listdir(directory)) if directory.exists() else []),
         *records.idxd_devices.names(),
         *records.idxd_queues.names(),
     ]
@@ -895,7 +895,7 @@ def test_a_late_close_makes_no_queue_busy(dsa, kernel):
 
 def test_cleaned_once_it_is_closed_and_before_it_is_disabled(dsa, tmp_path):
     said = tmp_path / 'said'
-    state = dsa.folder(0) / 'state'
+    state = dsa.directory(0) / 'state'
     instance, _ = plug()
     os_acc.CONF.set_override(
         'cleaning_command',

@@ -63,15 +63,15 @@ def states(driver):
 
 def by_hand(kernel, number, name='mine'):
     """An operator enables a work queue of a device that is enabled."""
-    folder = kernel.pci / 'devices' / DSA / f'dsa0/wq0.{number}'
+    directory = kernel.pci / 'devices' / DSA / f'dsa0/wq0.{number}'
     for key, value in {
         'type': 'user',
         'name': name,
         'driver_name': 'user',
     }.items():
-        kernel.write(str(folder / key), value)
+        kernel.write(str(directory / key), value)
     bind = kernel.sys / 'bus/dsa/drivers/user/bind'
-    kernel.write(str(bind), folder.name)
+    kernel.write(str(bind), directory.name)
 
 
 def test_the_file_of_a_work_queue_of_idxd(dsa, kernel):

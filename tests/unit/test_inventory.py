@@ -74,10 +74,10 @@ hosts = st.fixed_dictionaries(
 @contextlib.contextmanager
 def generated(values):
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as directory,
         pytest.MonkeyPatch.context() as patch,
     ):
-        root = pathlib.Path(folder)
+        root = pathlib.Path(directory)
         made = kernel_module.Kernel(root / 'host')
         made.install(patch)
         patch.setattr(vgpu_config, 'PATH', str(root / 'missing.xml'))

@@ -149,9 +149,9 @@ def test_commits_are_on_the_disk_when_they_return(opened):
 
 
 def test_state_path_may_have_any_name(tmp_path):
-    folder = str(tmp_path / 'a?b#c%20d e' / 'state')
-    entries = fill(folder)
-    assert read_again(folder) == entries
+    directory = str(tmp_path / 'a?b#c%20d e' / 'state')
+    entries = fill(directory)
+    assert read_again(directory) == entries
 
 
 @pytest.mark.parametrize('place', ['file/state', '/proc/os-acc-state'])
@@ -179,7 +179,7 @@ def test_a_journal_that_lost_its_uuid_says_so(opened):
         opened.identity()
 
 
-def test_a_folder_in_place_of_the_file(state_path):
+def test_a_directory_in_place_of_the_file(state_path):
     os.makedirs(os.path.join(state_path, 'journal.db'))
     with pytest.raises(exception.JournalError, match='cannot open it'):
         journal.Journal(state_path, 1)
@@ -1780,14 +1780,14 @@ class Model(stateful.RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.folder = tempfile.mkdtemp(prefix='os-acc-test-')
-        self.journal = journal.Journal(self.folder, 5)
+        self.directory = tempfile.mkdtemp(prefix='os-acc-test-')
+        self.journal = journal.Journal(self.directory, 5)
         self.rows = {}
         self.taken = {}
 
     def teardown(self):
         self.journal.close()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.directory)
 
     def holder(self, handle):
         return next((v for v, h in self.taken.items() if h == handle), None)
@@ -1885,7 +1885,7 @@ class Model(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def reopen(self):
         self.journal.close()
-        self.journal = journal.Journal(self.folder, 5)
+        self.journal = journal.Journal(self.directory, 5)
 
     def pick(self, data):
         return self.rows[data.draw(strategies.sampled_from(list(self.rows)))]
@@ -1920,18 +1920,18 @@ TestModel = Model.TestCase
 
 @pytest.mark.parametrize('read_only', [True, False])
 def test_what_cannot_be_looked_at_is_not_absent(tmp_path, read_only):
-    """Else who may not read the folder is told that nothing is plugged."""
-    folder = tmp_path / 'state'
-    folder.symlink_to(folder)
+    """Else who may not read the directory is told that nothing is plugged."""
+    directory = tmp_path / 'state'
+    directory.symlink_to(directory)
     with pytest.raises(exception.JournalError) as caught:
-        journal.Journal(str(folder), 1, read_only=read_only).entries()
+        journal.Journal(str(directory), 1, read_only=read_only).entries()
     assert not isinstance(caught.value, exception.JournalMissing)
     assert 'cannot open it: ' in str(caught.value)
 
 
 @pytest.fixture
 def not_to_be_opened(tmp_path):
-    """A folder where sqlite's own text does not tell what is wrong."""
+    """A directory where sqlite's own text does not tell what is wrong."""
     (tmp_path / 'journal.db').mkdir()
 
     def error():
@@ -1959,7 +1959,7 @@ def test_an_error_of_another_user_says_whose_it_is(
     owner = pwd.getpwuid(tmp_path.stat().st_uid)
     group = grp.getgrgid(tmp_path.stat().st_gid)
     assert not_to_be_opened().endswith(
-        f'. The folder {tmp_path} belongs to user id {owner.pw_uid} '
+        f'. The directory {tmp_path} belongs to user id {owner.pw_uid} '
         f'({owner.pw_name}) and group id {group.gr_gid} ({group.gr_name}) '
         'with mode 0700, and this process runs as user id 4711; run it as '
         f'that user, such as: sudo -u "#{owner.pw_uid}" os-acc ..., or see '

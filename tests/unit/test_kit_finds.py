@@ -315,7 +315,7 @@ class TwoFakes(testing.DriverContract):
         for name, value in {
             'devices': ['fake0:test:1', 'fake1:test:1'],
             'discover': True,
-            'hardware_path': str(self.folder),
+            'hardware_path': str(self.directory),
         }.items():
             os_acc.CONF.set_override(name, value, 'os_acc_fake')
         return made
@@ -338,7 +338,7 @@ class TwoFakes(testing.DriverContract):
 )
 def test_a_driver_that_stops_at_a_failed_device(tmp_path, monkeypatch, driver):
     contract = TwoFakes()
-    contract.driver_class, contract.folder = driver, tmp_path / 'hardware'
+    contract.driver_class, contract.directory = driver, tmp_path / 'hardware'
     contract.kernel = None
     service = contract.start(tmp_path, monkeypatch)
     seen = contextlib.nullcontext()

@@ -8,10 +8,10 @@ import contextlib
 import threading
 import uuid
 
-from folder_plugin import DEVICE
-from folder_plugin import Folder
-from folder_plugin import FolderPlugin
-from folder_plugin import run_check
+from directory_plugin import DEVICE
+from directory_plugin import Directory
+from directory_plugin import DirectoryPlugin
+from directory_plugin import run_check
 import pytest
 
 from os_acc import exception
@@ -20,57 +20,57 @@ from os_acc import testing
 from os_acc.testing import rules
 
 
-class TestFolder(Folder):
+class TestDirectory(Directory):
     """The plugin that the broken ones are made from keeps the contract."""
 
 
-class DescribesNothing(FolderPlugin):
+class DescribesNothing(DirectoryPlugin):
     def describe(self):
         return objects.HostPluginInfo(plugin_name=self.name, handle_info=[])
 
 
-class MakesUpTheConfig(FolderPlugin):
+class MakesUpTheConfig(DirectoryPlugin):
     def plug(self, van, instance_info, live):
         super().plug(van, instance_info, live)
         van.guest_config = str(uuid.uuid4())
 
 
-class LeavesTheFile(FolderPlugin):
+class LeavesTheFile(DirectoryPlugin):
     def unplug(self, van, instance_info, live):
         pass
 
 
-class NeedsTheFile(FolderPlugin):
+class NeedsTheFile(DirectoryPlugin):
     def unplug(self, van, instance_info, live):
         self.file(van).unlink()
 
 
-class LeavesHalfAFile(FolderPlugin):
+class LeavesHalfAFile(DirectoryPlugin):
     def plug(self, van, instance_info, live):
         self.file(van, '.new').write_text('')
         super().plug(van, instance_info, live)
         self.file(van, '.new').unlink()
 
 
-class AttachesOnce(FolderPlugin):
+class AttachesOnce(DirectoryPlugin):
     def attach(self, van):
         if self.has(van):
             raise RuntimeError('it is attached')
         super().attach(van)
 
 
-class AttachesTwice(FolderPlugin):
+class AttachesTwice(DirectoryPlugin):
     def attach(self, van):
         device = van.driver_data[DEVICE]
         self.hypervisor.attach(van.instance_uuid, device)
 
 
-class RestoresNothing(FolderPlugin):
+class RestoresNothing(DirectoryPlugin):
     def restore(self, van, instance_info):
         pass
 
 
-class RestoresOne(FolderPlugin):
+class RestoresOne(DirectoryPlugin):
     """It takes the second VAN for restored without a look."""
 
     def restore(self, van, instance_info):
@@ -81,22 +81,22 @@ class RestoresOne(FolderPlugin):
         return van.handle.name != 't' or super().is_intact(van)
 
 
-class LooksByWriting(FolderPlugin):
+class LooksByWriting(DirectoryPlugin):
     def has_guest(self, instance_info):
         (self.path / 'asked').write_text('')
 
 
-class FailsToDescribe(FolderPlugin):
+class FailsToDescribe(DirectoryPlugin):
     def describe(self):
         raise OSError(5, 'Input/output error')
 
 
-class FailsToSayWhetherIntact(FolderPlugin):
+class FailsToSayWhetherIntact(DirectoryPlugin):
     def is_intact(self, van):
         raise OSError(5, 'Input/output error')
 
 
-class NamesOneFunction(FolderPlugin):
+class NamesOneFunction(DirectoryPlugin):
     def plug(self, van, instance_info, live):
         super().plug(van, instance_info, live)
         self.file(van).write_text('test/t')
@@ -106,67 +106,67 @@ class NamesOneFunction(FolderPlugin):
 # --- live
 
 
-class AttachesNothing(FolderPlugin):
+class AttachesNothing(DirectoryPlugin):
     def attach(self, van):
         pass
 
 
-class AttachesWithoutLive(FolderPlugin):
+class AttachesWithoutLive(DirectoryPlugin):
     def plug(self, van, instance_info, live):
         running = self.has_guest(instance_info)
         super().plug(van, instance_info, running)
 
 
-class SwallowsAnErrorOfTheAttach(FolderPlugin):
+class SwallowsAnErrorOfTheAttach(DirectoryPlugin):
     def attach(self, van):
         with contextlib.suppress(OSError):
             super().attach(van)
 
 
-class DetachesNothing(FolderPlugin):
+class DetachesNothing(DirectoryPlugin):
     def detach(self, van):
         pass
 
 
-class DoesNotWait(FolderPlugin):
+class DoesNotWait(DirectoryPlugin):
     def wait(self, van):
         pass
 
 
-class SwallowsTheTimeout(FolderPlugin):
+class SwallowsTheTimeout(DirectoryPlugin):
     def detach(self, van):
         with contextlib.suppress(exception.Timeout):
             super().detach(van)
 
 
-class WaitsForEver(FolderPlugin):
+class WaitsForEver(DirectoryPlugin):
     def wait(self, van):
         if self.has(van):
             threading.Event().wait()
 
 
-class BlocksInHasGuest(FolderPlugin):
+class BlocksInHasGuest(DirectoryPlugin):
     def has_guest(self, instance_info):
         threading.Event().wait()
 
 
-class NeedsAGuest(FolderPlugin):
+class NeedsAGuest(DirectoryPlugin):
     def has(self, van):
         devices = self.hypervisor.devices(van.instance_uuid)
         return van.driver_data.get(DEVICE) in devices
 
 
-class SeesNoGuest(FolderPlugin):
+class SeesNoGuest(DirectoryPlugin):
     def has_guest(self, instance_info):
         return False
 
 
-class SeesAGuest(FolderPlugin):
+class SeesAGuest(DirectoryPlugin):
     def has_guest(self, instance_info):
         return True
 
 
-class TakesAnErrorForNoGuest(FolderPlugin):
+class TakesAnErrorForNoGuest(DirectoryPlugin):
     def has_guest(self, instance_info):
         try:
             return super().has_guest(instance_info)
@@ -174,7 +174,7 @@ class TakesAnErrorForNoGuest(FolderPlugin):
             return False
 
 
-class TakesAnErrorForReleased(FolderPlugin):
+class TakesAnErrorForReleased(DirectoryPlugin):
     def has(self, van):
         try:
             return super().has(van)
@@ -185,7 +185,7 @@ class TakesAnErrorForReleased(FolderPlugin):
 # --- live, and killed
 
 
-class SavesTooLate(FolderPlugin):
+class SavesTooLate(DirectoryPlugin):
     def plug(self, van, instance_info, live):
         super().plug(van, instance_info, False)
         if live:
@@ -194,7 +194,7 @@ class SavesTooLate(FolderPlugin):
             self.attach(van)
 
 
-class KeepsTheNameInMemory(FolderPlugin):
+class KeepsTheNameInMemory(DirectoryPlugin):
     def attach(self, van):
         self.known = van.uuid
         super().attach(van)
@@ -203,7 +203,7 @@ class KeepsTheNameInMemory(FolderPlugin):
         return getattr(self, 'known', None) == van.uuid and super().has(van)
 
 
-class RemovesTheFileFirst(FolderPlugin):
+class RemovesTheFileFirst(DirectoryPlugin):
     """Without the file, it takes the VAN for released."""
 
     def unplug(self, van, instance_info, live):

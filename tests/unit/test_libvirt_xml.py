@@ -270,7 +270,7 @@ class TestMdev:
         )
 
     def test_model_from_the_kernel(self, plug, tmp_path, monkeypatch):
-        # A folder replaces sysfs: the host of this test has no mdevs.
+        # A directory replaces sysfs: the host of this test has no mdevs.
         monkeypatch.setattr(hostdev, 'MDEV_API', str(tmp_path / '{}'))
         (tmp_path / MDEV).write_text('vfio-ap\n', encoding='ascii')
         assert plug(mdev()).get('model') == 'vfio-ap'

@@ -279,7 +279,7 @@ def test_the_files_of_vfio(here):
     path = here.add_function('0000:72:00.0', '1d0f:f010', 0x120000, 'vfio-pci')
     group = here.node('0000:72:00.0')
     (path / 'vfio-dev/vfio7').mkdir(parents=True)
-    # Linux 6.1 has the folder, but not its file dev: no device file.
+    # Linux 6.1 has the directory, but not its file dev: no device file.
     assert [file.path for file in vfio.nodes(str(path))] == [group]
     (path / 'vfio-dev/vfio7/dev').write_text('511:7\n')
     own = device_file.DeviceFile(

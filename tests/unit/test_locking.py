@@ -114,7 +114,7 @@ class TestThreads:
         in_threads(*[act] * 4)
         assert inside.most == 1
 
-    def test_two_of_one_folder_exclude_each_other(self, path):
+    def test_two_of_one_directory_exclude_each_other(self, path):
         inside = Inside()
 
         def act():
@@ -199,7 +199,9 @@ class TestReentry:
         with getattr(locks, kind)('x'):
             pass
 
-    def test_by_another_object_and_spelling_of_the_folder(self, locks, path):
+    def test_by_another_object_and_spelling_of_the_directory(
+        self, locks, path
+    ):
         with locks.device('x'):
             with pytest.raises(exception.LockHeld):
                 with locking.Locks(path + '/.', 60).device('x'):
@@ -321,7 +323,7 @@ class TestProcesses:
 
 
 class TestFiles:
-    def test_folder_is_made(self, tmp_path):
+    def test_directory_is_made(self, tmp_path):
         path = tmp_path / 'a' / 'b'
         with locking.Locks(str(path), 1).device('x'):
             assert [f.name for f in path.iterdir()] == ['os-acc-device-x']
@@ -335,7 +337,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         'name', ['../x', '/etc/x', 'a/b', '..', 'a b', '0000:0c:00.1', '%2f']
     )
-    def test_any_name_stays_in_the_folder(self, locks, path, name):
+    def test_any_name_stays_in_the_directory(self, locks, path, name):
         with locks.device(name):
             (file,) = os.listdir(path)
             assert file.startswith('os-acc-device-')
@@ -353,7 +355,7 @@ class TestFiles:
                 stack.enter_context(locks.device(name))
             assert len(os.listdir(path)) == len(names)
 
-    def test_unwritable_folder(self, tmp_path):
+    def test_unwritable_directory(self, tmp_path):
         (tmp_path / 'file').write_text('', encoding='ascii')
         path = str(tmp_path / 'file' / 'locks')
         for _ in range(2):  # nothing is left held
@@ -361,16 +363,16 @@ class TestFiles:
                 with locking.Locks(path, 0.2).instance('x'):
                     pytest.fail('got a lock without a file')
             assert str(caught.value).startswith(
-                f'Journal {path}: cannot use lock folder: '
+                f'Journal {path}: cannot use lock directory: '
             )
         (tmp_path / 'file').unlink()
         with locking.Locks(path, 0.2).instance('x'):
             pass
 
-    def test_folder_in_place_of_the_file(self, locks, path):
+    def test_directory_in_place_of_the_file(self, locks, path):
         os.makedirs(os.path.join(path, 'os-acc-instance-x'))
         with pytest.raises(
-            exception.JournalError, match='cannot use lock folder'
+            exception.JournalError, match='cannot use lock directory'
         ):
             with locks.instance('x'):
                 pytest.fail('got a lock without a file')
@@ -417,7 +419,7 @@ def test_a_wait_that_is_interrupted_drops_no_later_lock(path, holder):
     waiter.join(30)
 
 
-def test_two_spellings_of_a_folder_are_one_lock(tmp_path):
+def test_two_spellings_of_a_directory_are_one_lock(tmp_path):
     path = str(tmp_path / 'locks')
     with held_by_a_thread(locking.Locks(path, 1).device('d')):
         with pytest.raises(exception.Timeout):

@@ -113,8 +113,8 @@ def test_tracebacks_are_logged_in_one_way_only():
     # The helper runs in Cyborg's Python; output.py masks what it writes.
     helper = 'kinds/cyborg/driver/helper/'
     source = pathlib.Path(log.__file__).parent
-    folders = [source, pathlib.Path(acc_plug_libvirt.__file__).parent]
-    for path in (path for each in folders for path in each.rglob('*.py')):
+    directories = [source, pathlib.Path(acc_plug_libvirt.__file__).parent]
+    for path in (path for each in directories for path in each.rglob('*.py')):
         if helper in str(path):
             continue
         for node in ast.walk(ast.parse(path.read_text())):

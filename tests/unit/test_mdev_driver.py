@@ -287,4 +287,4 @@ def test_selected_by_a_class_of_device_spec(here):
 )
 def test_what_is_no_uuid_is_no_path(name):
     with pytest.raises(exception.InvalidRequest):
-        linux_mdev.folder(name)
+        linux_mdev.directory(name)

@@ -41,8 +41,8 @@ def test_it_writes_a_distribution(run, tmp_path):
     assert sorted(result.out.splitlines()) == [
         f'./os-acc-my-card2/{name}' for name in FILES
     ]
-    folder = tmp_path / 'os-acc-my-card2'
-    texts = {name: (folder / name).read_text() for name in FILES}
+    directory = tmp_path / 'os-acc-my-card2'
+    texts = {name: (directory / name).read_text() for name in FILES}
     for name, text in texts.items():
         assert 'acme' not in text.lower(), name
         if name.endswith('.py'):
@@ -60,9 +60,9 @@ def test_it_writes_a_distribution(run, tmp_path):
     assert not run.state_path.exists()
 
 
-def test_another_folder(run, tmp_path):
+def test_another_directory(run, tmp_path):
     place = tmp_path / 'a b'
-    # A path that is mistyped makes no folders.
+    # A path that is mistyped makes no directories.
     error = run.fails(2, 'new-driver', 'x', '--directory', str(place))
     assert 'No such file or directory' in error
     place.mkdir()
@@ -86,10 +86,10 @@ def test_a_name_that_cannot_be_one(run, tmp_path, name):
     assert sorted(os.listdir(tmp_path)) == []
 
 
-def test_a_folder_that_exists(run, tmp_path):
+def test_a_directory_that_exists(run, tmp_path):
     (tmp_path / 'os-acc-x').mkdir()
     error = run.fails(2, 'new-driver', 'x')
-    assert 'folder is ./os-acc-x' in error.replace("'", '')
+    assert 'directory is ./os-acc-x' in error.replace("'", '')
     assert 'it exists already' in error
     assert os.listdir(tmp_path / 'os-acc-x') == []
 
@@ -97,9 +97,9 @@ def test_a_folder_that_exists(run, tmp_path):
 @pytest.mark.parametrize('name', ['acmecard', 'my_acme'])
 def test_a_name_with_the_name_of_the_skeleton_in_it(run, tmp_path, name):
     assert run('new-driver', name).code == 0
-    folder = tmp_path / f'os-acc-{name.replace("_", "-")}'
-    assert f'os_acc_{name}' in os.listdir(folder)
-    text = (folder / f'os_acc_{name}' / 'driver.py').read_text()
+    directory = tmp_path / f'os-acc-{name.replace("_", "-")}'
+    assert f'os_acc_{name}' in os.listdir(directory)
+    text = (directory / f'os_acc_{name}' / 'driver.py').read_text()
     words = ''.join(each.capitalize() for each in name.split('_'))
     assert f'class {words}Driver(driver.DriverBase):' in text
     assert f"RESOURCE_CLASS = 'CUSTOM_{name.upper()}'" in text

@@ -363,8 +363,8 @@ def test_what_an_instance_with_accelerators_cannot_do(
     assert type(raised).__name__ == error
 
 
-def publish(folder, *classes):
+def publish(directory, *classes):
     offer = inventory.Offer(
         {name: inventory.Inventory(1) for name in classes}, set(), []
     )
-    provider_config.install(folder, offer, ())
+    provider_config.install(directory, offer, ())

@@ -195,10 +195,10 @@ def of_a_pf(model):
 
 
 def with_vfs(model):
-    folder = model.kernel.file(NPU, '')
-    (folder / 'sriov_totalvfs').write_text('4\n')
+    directory = model.kernel.file(NPU, '')
+    (directory / 'sriov_totalvfs').write_text('4\n')
     for number in range(2):
-        (folder / f'virtfn{number}').symlink_to(folder)
+        (directory / f'virtfn{number}').symlink_to(directory)
 
 
 def an_interface(model):
@@ -308,9 +308,9 @@ def test_a_file_that_a_process_has_open(npu, kernel, when):
 
 def test_another_file_of_the_function_is_open(npu, kernel):
     """Such as the render node of a driver that makes one, too."""
-    folder = f'pci0000:00/{NPU}/drm/renderD128'
-    npu.nodes.add('dri/renderD128', 'c 226:128', folder, 'drm')
-    uevent = kernel.sys / 'devices' / folder / 'uevent'
+    directory = f'pci0000:00/{NPU}/drm/renderD128'
+    npu.nodes.add('dri/renderD128', 'c 226:128', directory, 'drm')
+    uevent = kernel.sys / 'devices' / directory / 'uevent'
     uevent.write_text('DEVNAME=dri/renderD128\n')
     instance, _ = plug()
     pid = kernel.hold('/dev/dri/renderD128', 'Xorg', 'c 226:128')
@@ -690,13 +690,13 @@ def test_the_settings_that_are_noted(npu):
 
 @pytest.fixture
 def cdi(npu, kernel):
-    """The same host with the plugin cdi; its specs are in a folder."""
+    """The same host with the plugin cdi; its specs are in a directory."""
     os_acc.CONF.set_override('plugin', 'cdi', 'os_acc')
     devices.spec({'npu': {}, 'env': ['NPU=1']})
     os_acc.initialize(reset=True)
-    folder = kernel.root / 'run/cdi'
-    os_acc.CONF.set_override('spec_dir', str(folder), 'os_acc_cdi')
-    return folder
+    directory = kernel.root / 'run/cdi'
+    os_acc.CONF.set_override('spec_dir', str(directory), 'os_acc_cdi')
+    return directory
 
 
 def edits(cdi):

@@ -497,8 +497,8 @@ def test_shown(card, here, monkeypatch):
     from os_acc import loader
 
     card.preset(VF, 559)
-    folder = here.pci / 'devices' / VF / 'nvidia'
-    (folder / 'gpu_instance_id').write_text('3\n')
+    directory = here.pci / 'devices' / VF / 'nvidia'
+    (directory / 'gpu_instance_id').write_text('3\n')
     driver = loader.load_all().drivers['nvidia_vgpu']
     shown = driver.show_device(VF)
     assert (shown['vgpu type'], shown['vgpu type name']) == (559, None)

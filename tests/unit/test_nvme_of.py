@@ -652,9 +652,9 @@ def test_a_secret(fabric, kernel, secret, tmp_path, caplog):
     assert KEY not in str(fabric.commands)
     shown.unlink()
     secret.unlink()
-    for folder, _, files in os.walk(tmp_path):
+    for directory, _, files in os.walk(tmp_path):
         for name in files:
-            path = os.path.join(folder, name)
+            path = os.path.join(directory, name)
             if os.path.exists(path):  # some links lead nowhere
                 with open(path, 'rb') as file:
                     assert KEY.encode() not in file.read(), name
@@ -935,7 +935,7 @@ def test_os_brick_is_missing(kernel, monkeypatch):
         commands.connector(lambda *words: None, False)
 
 
-def test_os_brick_locks_in_a_folder_of_root(kernel):
+def test_os_brick_locks_in_a_directory_of_root(kernel):
     made = commands.connector(lambda *words: ('', ''), False)
     assert made.use_multipath is False
     path = os_acc.CONF.os_brick.lock_path

@@ -2,8 +2,8 @@
 
 """Files of NVMe drives whose namespaces several controllers may reach.
 
-With native multipathing, such a namespace is in the folder of its subsystem,
-and not below the PCI function: drivers/nvme/host/multipath.c.
+With native multipathing, such a namespace is in the directory of its
+subsystem, and not below the PCI function: drivers/nvme/host/multipath.c.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Host:
         os_acc.CONF.set_override('state_path', path, 'os_acc')
         os_acc.initialize(reset=True)
 
-    def block(self, number, folder, wwn=None):
-        name = folder.rpartition('/')[2]
-        self.nodes.add(name, f'b 259:{number}', folder, 'block')
+    def block(self, number, directory, wwn=None):
+        name = directory.rpartition('/')[2]
+        self.nodes.add(name, f'b 259:{number}', directory, 'block')
         there = self.kernel.sys / 'class/block' / name
-        there.symlink_to(self.devices / folder)
+        there.symlink_to(self.devices / directory)
         if wwn is not None:
             (there / 'wwid').write_text(f'{wwn}\n')
 
@@ -71,8 +71,8 @@ def drive(host):
     host.nodes.add('ng7n1', 'c 243:1', generic, 'nvme-generic')
     controllers = host.kernel.sys / 'class/nvme'
     controllers.mkdir(exist_ok=True)
-    for folder in (controllers, host.devices / SUBSYSTEM):
-        (folder / 'nvme7').symlink_to(host.devices / DRIVE)
+    for directory in (controllers, host.devices / SUBSYSTEM):
+        (directory / 'nvme7').symlink_to(host.devices / DRIVE)
     names = (*ALL[1:], *FIRST, *PARTS, *SECOND)
     offer(*names)
     return host
@@ -155,8 +155,8 @@ def test_a_namespace_without_multipathing(host, journal):
     """Each controller has a block device of its own for it."""
     for number in range(2):
         name = f'nvme{number}'
-        folder = f'pci0000:00/0000:0{number}:00.0/nvme/{name}/{name}n1'
-        host.block(number, folder, WWNS[0])
+        directory = f'pci0000:00/0000:0{number}:00.0/nvme/{name}/{name}n1'
+        host.block(number, directory, WWNS[0])
     offer('nvme0n1', 'nvme1n1')
     instance = devices.instance()
     os_acc.plug(instance, [wanted('nvme0n1')])
@@ -182,8 +182,8 @@ def test_the_controller_of_a_target(host, journal, monkeypatch):
     instance = devices.instance()
     os_acc.plug(instance, [devices.wanted('CUSTOM_FAST')])
     (controller,) = (host.kernel.sys / 'class/nvme').iterdir()
-    folder = controller.resolve().relative_to(host.devices)
-    host.nodes.add(controller.name, 'c 242:7', str(folder), 'nvme')
+    directory = controller.resolve().relative_to(host.devices)
+    host.nodes.add(controller.name, 'c 242:7', str(directory), 'nvme')
     host.use(journal)
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     offer(controller.name)

@@ -22,7 +22,7 @@ from os_acc.spec import device_spec
 
 @pytest.fixture
 def files(tmp_path):
-    """A configuration file, a folder of such files, and device_spec_dir."""
+    """A configuration file, a directory of such files, and device_spec_dir."""
     for name in ('conf', 'specs'):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o755)
@@ -69,7 +69,7 @@ def test_a_change_takes_effect_at_the_next_call(files, daemon):
     assert offered(daemon) == []
 
 
-def test_a_folder_of_configuration_files(files, daemon):
+def test_a_directory_of_configuration_files(files, daemon):
     put(files / 'conf/extra.conf', '', 'x')
     assert offered(daemon) == ['m', 'x']
 
@@ -95,7 +95,9 @@ def test_overrides_of_the_caller_do_not_count(daemon):
         ('.', 0o777),
     ],
 )
-def test_files_and_folders_that_others_can_write(files, daemon, name, mode):
+def test_files_and_directories_that_others_can_write(
+    files, daemon, name, mode
+):
     path = files / name
     path.chmod(mode)
     with pytest.raises(exception.InvalidRequest, match='mode is') as caught:
@@ -129,7 +131,7 @@ def test_a_file_that_is_malformed(files, daemon):
         offered(daemon)
 
 
-def test_a_default_folder_that_does_not_exist(clean):
+def test_a_default_directory_that_does_not_exist(clean):
     conf = cfg.ConfigOpts()
     opts.register(conf)
     conf(

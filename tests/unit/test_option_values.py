@@ -31,7 +31,7 @@ def run(clean, tmp_path, capsys, monkeypatch):
     """Run the command with a nova.conf of the given text."""
     monkeypatch.setattr(context, 'whoami', lambda: (0, []))
     monkeypatch.setattr(context, 'check_users', lambda: None)
-    monkeypatch.setattr(context, 'check_folder', lambda: None)
+    monkeypatch.setattr(context, 'check_directory', lambda: None)
     monkeypatch.setattr(offers, 'count', lambda: 0)
     path = tmp_path / 'nova.conf'
 

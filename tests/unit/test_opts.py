@@ -177,11 +177,11 @@ def test_all_faults_are_told(from_file, tmp_path):
 
 
 @pytest.mark.parametrize('option', ['state_path', 'lock_path'])
-def test_a_relative_folder(from_file, tmp_path, option):
+def test_a_relative_directory(from_file, tmp_path, option):
     (fault,) = opts.faults(from_file(f'[os_acc]\n{option} = os-acc\n'))
     assert fault == (
         f"[os_acc] {option} in {tmp_path}/nova.conf:2: it is 'os-acc', "
-        'expected the absolute path of a folder'
+        'expected the absolute path of a directory'
     )
 
 

@@ -93,8 +93,10 @@ def imported():
     """The packages that the modules of os-acc import, anywhere."""
     found = set()
     for package in INSTALLED:
-        folder = pathlib.Path(importlib.import_module(package).__file__).parent
-        for path in folder.rglob('*.py'):
+        directory = pathlib.Path(
+            importlib.import_module(package).__file__
+        ).parent
+        for path in directory.rglob('*.py'):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
                     found |= {x.name.partition('.')[0] for x in node.names}

@@ -57,8 +57,8 @@ def test_only_one_module_writes_addresses():
     plugins = root.parent / 'vif_like_plugins'
     found = [
         path.name
-        for folder in (root, plugins)
-        for path in folder.rglob('*.py')
+        for directory in (root, plugins)
+        for path in directory.rglob('*.py')
         if re.search(r'04x(?:\}:\{\w+|:%)(?::?02x)', path.read_text('utf-8'))
     ]
     assert found == ['pci_address.py']

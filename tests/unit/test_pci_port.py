@@ -544,13 +544,13 @@ def test_a_driver_that_does_something_else(kept, monkeypatch):
 @pytest.fixture
 def switchdev(kept):
     """The PF's interface is the uplink; each VF has a representor."""
-    folder = (kept.pci / 'devices' / PF).resolve()
+    directory = (kept.pci / 'devices' / PF).resolve()
 
     def add(name, **files):
-        if not (folder / 'net' / name).exists():
-            kept.add_net(folder, name)
+        if not (directory / 'net' / name).exists():
+            kept.add_net(directory, name)
         for file, text in files.items():
-            (folder / 'net' / name / file).write_text(f'{text}\n')
+            (directory / 'net' / name / file).write_text(f'{text}\n')
 
     add('ens8f0', phys_switch_id='b8cef6', phys_port_name='p0')
     add('eth7', phys_switch_id='b8cef6', phys_port_name='pf0vf0')
@@ -635,10 +635,10 @@ def test_only_what_device_spec_names(kept):
 
 def test_a_vf_that_the_host_uses(kept):
     """Its interface is up on the host: nobody may change its MAC address."""
-    folder = (kept.pci / 'devices' / VFS[0]).resolve()
+    directory = (kept.pci / 'devices' / VFS[0]).resolve()
     kept.bind(VFS[0], 'i40e')
-    kept.add_net(folder, 'ens8f0v0')
-    (folder / 'net/ens8f0v0/flags').write_text('0x1003\n')
+    kept.add_net(directory, 'ens8f0v0')
+    (directory / 'net/ens8f0v0/flags').write_text('0x1003\n')
     with pytest.raises(exception.DeviceInUseByHost, match='ens8f0v0'):
         privileged.set_port(VFS[0], GOOD, 1.0)
     assert kept.ports[PF][0] == FRESH

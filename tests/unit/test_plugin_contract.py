@@ -216,8 +216,8 @@ def test_a_plugin_that_cannot_tell(host, keeper, plugged):
 def test_what_is_missing_cannot_be_made_again(host, keeper, plugged):
     instance, requests = plugged
     keeper.kept.clear()
-    keeper.errors['restore'] = RuntimeError('the folder is gone')
-    with pytest.raises(exception.PlugException, match='folder is gone'):
+    keeper.errors['restore'] = RuntimeError('the directory is gone')
+    with pytest.raises(exception.PlugException, match='directory is gone'):
         os_acc.plug(instance, requests)
     assert set(host.states().values()) == {'plugged'}
 

@@ -47,10 +47,10 @@ def take(address=CARD) -> str:
 
 def records(kernel) -> list[str]:
     """The names of all records."""
-    folder = kernel.root / 'run/os-acc'
+    directory = kernel.root / 'run/os-acc'
     kinds = ('functions', 'vfs', 'mdevs', 'vgpus', 'ports')
     return sorted(
-        path.name for kind in kinds for path in (folder / kind).glob('*')
+        path.name for kind in kinds for path in (directory / kind).glob('*')
     )
 
 
@@ -253,7 +253,7 @@ def test_an_mdev_that_somebody_else_made_meanwhile_is_not_ours(
     create = privileged_mdev.create
 
     def late(name, parent, kind, seconds):
-        path = f'{mdev.parent_folder(parent)}/mdev_supported_types/{kind}'
+        path = f'{mdev.parent_directory(parent)}/mdev_supported_types/{kind}'
         here.write(f'{path}/create', name)
         return create(name, parent, kind, seconds)
 
@@ -271,7 +271,7 @@ def test_an_mdev_of_an_earlier_version(here):
     with pytest.raises(exception.UnplugException, match='echo 1 > '):
         os_acc.unplug(instance)
     assert mdev.find(request.handle.uuid)
-    here.write(f'{mdev.folder(request.handle.uuid)}/remove', '1')
+    here.write(f'{mdev.directory(request.handle.uuid)}/remove', '1')
     assert len(os_acc.recover().released) == 1
 
 
@@ -437,16 +437,16 @@ def test_vfs_that_do_not_appear_are_named(here, monkeypatch):
         os_acc.plug(devices.instance(), [devices.pci(VF)])
 
 
-# --- the folder
+# --- the directory
 
 
-def folder() -> str:
+def directory() -> str:
     os.makedirs(root_folder.PATH, mode=0o700)
     return root_folder.PATH
 
 
 def writable():
-    os.chmod(folder(), 0o777)
+    os.chmod(directory(), 0o777)
 
 
 def a_link():
@@ -454,7 +454,7 @@ def a_link():
 
 
 def a_link_below():
-    os.symlink('/', f'{folder()}/functions')
+    os.symlink('/', f'{directory()}/functions')
 
 
 def a_file():
@@ -463,7 +463,7 @@ def a_file():
 
 
 @pytest.mark.parametrize('state', [writable, a_link, a_link_below, a_file])
-def test_a_folder_that_others_could_change(here, state):
+def test_a_directory_that_others_could_change(here, state):
     state()
     before = here.snapshot()
     with pytest.raises(exception.PrivilegeError, match=root_folder.PATH):
@@ -471,8 +471,8 @@ def test_a_folder_that_others_could_change(here, state):
     assert here.snapshot() == before
 
 
-def test_a_folder_of_another_user(here, monkeypatch):
-    folder()
+def test_a_directory_of_another_user(here, monkeypatch):
+    directory()
     monkeypatch.setattr(os, 'geteuid', lambda: 4711)
     with pytest.raises(exception.PrivilegeError, match='belongs to user id'):
         take()
@@ -484,16 +484,16 @@ def test_nobody_else_can_open_what_is_in_it(here):
         take()
     finally:
         os.umask(mask)
-    for top, folders, files in os.walk(root_folder.PATH):
+    for top, directories, files in os.walk(root_folder.PATH):
         assert os.stat(top).st_mode & 0o777 == 0o700
-        assert folders or files
+        assert directories or files
         for name in files:
             assert os.stat(f'{top}/{name}').st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize('name', ['', '/vendor'])
 def test_a_lock_that_any_user_can_hold_does_not_matter(here, name):
-    """flock(2) on a folder or file of sysfs takes no privilege."""
+    """flock(2) on a directory or file of sysfs takes no privilege."""
     fd = os.open(f'{here.pci}/devices/{CARD}{name}', os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert take() == 'vfio-pci'

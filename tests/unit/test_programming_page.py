@@ -128,13 +128,13 @@ def test_a_hook_of_another_package(kernel, tmp_path, monkeypatch):
         ':'
     )
     package, _, submodule = module.partition('.')
-    folder = tmp_path / 'site'
-    (folder / package).mkdir(parents=True)
-    (folder / package / f'{submodule}.py').write_text(
+    directory = tmp_path / 'site'
+    (directory / package).mkdir(parents=True)
+    (directory / package / f'{submodule}.py').write_text(
         f'events = []\n{name} = events.append\n'
     )
-    test_documentation.install(folder, {'name': package, **project})
-    monkeypatch.syspath_prepend(folder)
+    test_documentation.install(directory, {'name': package, **project})
+    monkeypatch.syspath_prepend(directory)
     tool = card(kernel, tmp_path, vendor_module.FPGA)
     try:
         os_acc.program_device(vendor_module.FPGA, tool.bitstream('aes'), 'aes')

@@ -52,14 +52,14 @@ def run(here, capsys, monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     return tmp_path / 'provider_config'
 
 
 @pytest.fixture
-def install(run, folder):
+def install(run, directory):
     return lambda *arguments: run(
-        'provider-config', '--install', '--directory', folder, *arguments
+        'provider-config', '--install', '--directory', directory, *arguments
     )
 
 
@@ -107,40 +107,40 @@ def test_it_prints_the_custom_classes_and_traits(run):
     assert yaml.safe_load(result.out)['meta']['schema_version'] == '1.0'
 
 
-def test_it_changes_nothing_without_install(run, folder):
-    result = run('provider-config', '--directory', folder)
+def test_it_changes_nothing_without_install(run, directory):
+    result = run('provider-config', '--directory', directory)
     assert result.code == 0
-    assert not folder.exists()
+    assert not directory.exists()
 
 
-def test_install(install, run, folder):
+def test_install(install, run, directory):
     result = install()
     assert result.code == 0
-    path = folder / 'os-acc.yaml'
+    path = directory / 'os-acc.yaml'
     assert result.out == (
         f'{path}: written. nova-compute reads it only when it starts: restart '
         'it\n'
     )
     assert path.read_text() == run('provider-config').out
     assert path.stat().st_mode & 0o777 == 0o644
-    assert os.listdir(folder) == ['os-acc.yaml']
+    assert os.listdir(directory) == ['os-acc.yaml']
     before = path.stat().st_mtime_ns
     assert install().out == f'{path}: unchanged\n'
     assert path.stat().st_mtime_ns == before
-    found = provider_config.published(str(folder))
+    found = provider_config.published(str(directory))
     assert found.classes == {CLASS, 'CUSTOM_MTTY'}
     assert 'CUSTOM_CRYPTO' in found.traits
 
 
-def test_the_folder_is_that_of_nova_conf(run, folder, tmp_path):
+def test_the_directory_is_that_of_nova_conf(run, directory, tmp_path):
     conf = tmp_path / 'nova.conf'
     spec = '{"address": "0000:01:00.0", "num_vfs": 2}'
     conf.write_text(
-        f'[compute]\nprovider_config_location = {folder}/\n'
+        f'[compute]\nprovider_config_location = {directory}/\n'
         f'[os_acc]\ndevice_spec = {spec}\n'
     )
     result = run('--config-file', conf, 'provider-config', '--install')
-    assert result.out.startswith(f'{folder}/os-acc.yaml: written')
+    assert result.out.startswith(f'{directory}/os-acc.yaml: written')
 
 
 def test_only_one_class(run):
@@ -149,33 +149,33 @@ def test_only_one_class(run):
     assert result.err == ''
 
 
-def test_devices_that_instances_have_stay_in_the_inventory(install, folder):
+def test_devices_that_instances_have_stay_in_the_inventory(install, directory):
     request = objects.AcceleratorRequest(
         uuid=uuid.uuid4(), resource_class='CUSTOM_MTTY'
     )
     os_acc.plug(devices.instance(), [request])
     assert install().code == 0
-    path = folder / 'os-acc.yaml'
+    path = directory / 'os-acc.yaml'
     assert content(path.read_text())[0]['CUSTOM_MTTY']['total'] == 12
 
 
-def test_a_file_of_somebody_else_stays(install, folder):
-    folder.mkdir()
-    path = folder / 'os-acc.yaml'
+def test_a_file_of_somebody_else_stays(install, directory):
+    directory.mkdir()
+    path = directory / 'os-acc.yaml'
     for text in ('meta: {schema_version: "1.0"}\n', '- 1\n', ''):
         path.write_text(text)
         result = install()
         assert result.code == 2
         assert 'file of somebody else' in result.err
         assert path.read_text() == text
-        assert provider_config.published(str(folder)).classes == frozenset()
+        assert provider_config.published(str(directory)).classes == frozenset()
     assert install('--force').code == 0
     assert content(path.read_text())
 
 
-def test_a_file_that_cannot_be_parsed(install, folder):
-    folder.mkdir()
-    path = folder / 'os-acc.yaml'
+def test_a_file_that_cannot_be_parsed(install, directory):
+    directory.mkdir()
+    path = directory / 'os-acc.yaml'
     path.write_text('{')
     result = install()
     assert result.code == 2
@@ -183,30 +183,30 @@ def test_a_file_that_cannot_be_parsed(install, folder):
     assert install('--force').code == 0
 
 
-def test_nova_takes_the_compute_node_from_one_file_only(install, folder):
-    folder.mkdir()
-    (folder / 'site.yaml').write_text(yaml.safe_dump(OTHER))
+def test_nova_takes_the_compute_node_from_one_file_only(install, directory):
+    directory.mkdir()
+    (directory / 'site.yaml').write_text(yaml.safe_dump(OTHER))
     for arguments in ((), ('--force',)):
         result = install(*arguments)
         assert result.code == 2
-        assert f'{folder}/site.yaml' in result.err
+        assert f'{directory}/site.yaml' in result.err
         assert 'nova-compute does not start' in result.err
-    assert os.listdir(folder) == ['site.yaml']
+    assert os.listdir(directory) == ['site.yaml']
 
 
-def test_a_provider_that_another_file_names(install, folder):
-    folder.mkdir()
+def test_a_provider_that_another_file_names(install, directory):
+    directory.mkdir()
     other = {
         'meta': {'schema_version': '1.0'},
         'providers': [{'identification': {'name': 'compute-1'}}, 'wrong'],
     }
-    (folder / 'site.yaml').write_text(yaml.safe_dump(other))
+    (directory / 'site.yaml').write_text(yaml.safe_dump(other))
     result = install()
     assert result.code == 0
     assert 'defines the provider compute-1' in result.err
 
 
-def test_a_class_that_an_instance_has_does_not_vanish(install, folder):
+def test_a_class_that_an_instance_has_does_not_vanish(install, directory):
     instance = devices.instance()
     request = objects.AcceleratorRequest(
         uuid=uuid.uuid4(), resource_class='CUSTOM_MTTY'
@@ -222,19 +222,19 @@ def test_a_class_that_an_instance_has_does_not_vanish(install, folder):
     assert install(*less).code == 0
 
 
-def test_force_removes_a_class_that_an_instance_has(install, folder):
+def test_force_removes_a_class_that_an_instance_has(install, directory):
     request = objects.AcceleratorRequest(
         uuid=uuid.uuid4(), resource_class='CUSTOM_MTTY'
     )
     os_acc.plug(devices.instance(), [request])
     install()
     assert install('--resource-class', CLASS, '--force').code == 0
-    found = provider_config.published(str(folder))
+    found = provider_config.published(str(directory))
     assert found.classes == {CLASS}
 
 
-def test_a_folder_that_cannot_be_written(install, folder):
-    folder.write_text('a file')
+def test_a_directory_that_cannot_be_written(install, directory):
+    directory.write_text('a file')
     assert install().code == 2
     result = install('--force')
     assert result.code == 1
@@ -258,7 +258,7 @@ def test_a_class_without_a_driver_is_left_out(run, monkeypatch):
 
 
 def test_nothing_is_written_if_the_discovery_fails(
-    install, folder, monkeypatch
+    install, directory, monkeypatch
 ):
     from os_acc.kinds.mdev.driver.driver import MdevDriver
 
@@ -269,4 +269,4 @@ def test_nothing_is_written_if_the_discovery_fails(
     result = install()
     assert result.code == 1
     assert 'Discovery failed' in result.err
-    assert not folder.exists()
+    assert not directory.exists()

@@ -232,7 +232,7 @@ def test_a_lock_directory_that_cannot_be_used(card):
 
 def test_no_lock_directory_is_made_before_the_first_try(card):
     """The state path may be mistyped."""
-    folder = card.path / 'mistyped'
-    os_acc.CONF.set_override('lock_path', str(folder), 'os_acc')
+    directory = card.path / 'mistyped'
+    os_acc.CONF.set_override('lock_path', str(directory), 'os_acc')
     waiting.retry(card.take, 9.0, print, requests=[devices.wanted(CLASS)])
-    assert not folder.exists()
+    assert not directory.exists()

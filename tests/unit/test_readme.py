@@ -33,7 +33,7 @@ RESOURCE_CLASS = 'CUSTOM_ACME_ZIP'
 class Functions:
     """What the README's driver calls.
 
-    :param path: a folder with a folder for each VF
+    :param path: a directory with a directory for each VF
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -61,22 +61,22 @@ class Functions:
         return (self._path / handle.address / 'driver').read_text()
 
     def bind(self, handle):
-        folder = self._path / handle.address
-        if not folder.is_dir():
+        directory = self._path / handle.address
+        if not directory.is_dir():
             raise exception.DeviceNotFound(
                 wanted=f'VF {handle.address}', reason='no card has it'
             )
-        (folder / 'driver').write_text('vfio-pci')
+        (directory / 'driver').write_text('vfio-pci')
 
     def unbind(self, handle, driver_data):
-        folder = self._path / handle.address
-        if not folder.is_dir():
+        directory = self._path / handle.address
+        if not directory.is_dir():
             return
-        if (folder / 'open').exists():
+        if (directory / 'open').exists():
             raise exception.DeviceBusy(
                 device=handle.address, reason='a guest has it open'
             )
-        (folder / 'driver').write_text(driver_data['driver_was'])
+        (directory / 'driver').write_text(driver_data['driver_was'])
 
 
 def test_the_files_exist():
@@ -84,7 +84,7 @@ def test_the_files_exist():
     named = re.findall(r'``([\w/-]+\.rst|contrib/[\w-]+|LICENSE)``', text)
     assert len(named) > 5
     for name in named:
-        # A page alone is one of the folder that the text names before it.
+        # A page alone is one of the directory that the text names before it.
         places = SOURCE, (SOURCE / README).parent
         assert any((place / name).exists() for place in places), name
 
@@ -149,8 +149,8 @@ class TestReadme(testing.DriverContract):
 
     def reboot(self):
         """After it, the host's own driver has every VF."""
-        for folder in self.path.iterdir():
-            (folder / 'driver').write_text('acme_vf')
+        for directory in self.path.iterdir():
+            (directory / 'driver').write_text('acme_vf')
 
     def hold(self, van):
         file = self.path / van.handle.address / 'open'
@@ -158,11 +158,11 @@ class TestReadme(testing.DriverContract):
         return file.unlink
 
     def remove(self, van):
-        folder = self.path / van.handle.address
-        shutil.rmtree(folder)
+        directory = self.path / van.handle.address
+        shutil.rmtree(directory)
 
         def put_back():
-            folder.mkdir()
-            (folder / 'driver').write_text('acme_vf')
+            directory.mkdir()
+            (directory / 'driver').write_text('acme_vf')
 
         return put_back

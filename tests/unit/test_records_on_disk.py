@@ -49,7 +49,7 @@ RECORDS = [
         undo_log.container_specs,
         undo_log.ContainerSpec('/etc/cdi', 'a.b/c', UUID, [['/dev/x', 'c']]),
         'container-specs',
-        f'{{"folder": "/etc/cdi", "kind": "a.b/c", "instance": "{UUID}", '
+        f'{{"directory": "/etc/cdi", "kind": "a.b/c", "instance": "{UUID}", '
         '"nodes": [["/dev/x", "c"]], "handle": "", "containers": []}',
     ),
     (
@@ -137,9 +137,9 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize(('records', 'value', 'folder', 'text'), RECORDS)
-def test_a_record(here, records, value, folder, text):
-    path = pathlib.Path(root_folder.PATH) / folder / 'x'
+@pytest.mark.parametrize(('records', 'value', 'directory', 'text'), RECORDS)
+def test_a_record(here, records, value, directory, text):
+    path = pathlib.Path(root_folder.PATH) / directory / 'x'
     records.write('x', value)
     literal = f'{{"boot_id": "{boot.boot_id()}", "before": {text}}}'
     assert path.read_text() == literal

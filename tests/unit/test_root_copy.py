@@ -23,9 +23,9 @@ DIGEST = hashlib.sha256(b'aes').hexdigest()
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     path = tmp_path / 'images'
-    monkeypatch.setattr(root_copy, 'FOLDER', str(path))
+    monkeypatch.setattr(root_copy, 'DIRECTORY', str(path))
     return path
 
 
@@ -38,7 +38,7 @@ def image(tmp_path):
 
 
 def left(
-    folder: pathlib.Path, image, *, in_use: bool
+    directory: pathlib.Path, image, *, in_use: bool
 ) -> tuple[pathlib.Path, int]:
     """A copy whose maker was killed, and maybe its command too.
 
@@ -56,48 +56,48 @@ def left(
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(reader)
-    (own,) = folder.iterdir()
+    (own,) = directory.iterdir()
     return own / 'aes.xclbin', writer
 
 
-def test_a_copy(folder, image):
+def test_a_copy(directory, image):
     with root_copy.made(image, 'aes.xclbin', DIGEST) as copy:
         path = pathlib.Path(copy.path)
         assert path.read_bytes() == b'aes'
         assert path.suffix == '.xclbin'
         assert stat.S_IMODE(path.stat().st_mode) == 0o400
-        for each in (path.parent, folder):
+        for each in (path.parent, directory):
             assert stat.S_IMODE(each.stat().st_mode) == 0o700
         # It is not removed while it is in use.
         root_copy.sweep()
         assert path.exists()
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_the_modes_do_not_depend_on_the_umask(folder, image):
+def test_the_modes_do_not_depend_on_the_umask(directory, image):
     before = os.umask(0)  # as in the daemon of oslo.privsep
     try:
-        test_a_copy(folder, image)
+        test_a_copy(directory, image)
     finally:
         os.umask(before)
 
 
-def test_a_copy_that_a_killed_daemon_has_left(folder, image):
-    path, _ = left(folder, image, in_use=False)
+def test_a_copy_that_a_killed_daemon_has_left(directory, image):
+    path, _ = left(directory, image, in_use=False)
     assert path.exists()
     root_copy.sweep()
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_the_next_copy_removes_what_was_left(folder, image):
-    path, _ = left(folder, image, in_use=False)
+def test_the_next_copy_removes_what_was_left(directory, image):
+    path, _ = left(directory, image, in_use=False)
     with root_copy.made(image, 'aes.xclbin', DIGEST) as copy:
         assert not path.exists()
         assert pathlib.Path(copy.path).exists()
 
 
-def test_a_copy_that_a_command_still_reads(folder, image):
-    path, writer = left(folder, image, in_use=True)
+def test_a_copy_that_a_command_still_reads(directory, image):
+    path, writer = left(directory, image, in_use=True)
     root_copy.sweep()
     assert path.read_bytes() == b'aes'
     os.close(writer)  # the command ends
@@ -105,19 +105,19 @@ def test_a_copy_that_a_command_still_reads(folder, image):
     while path.exists() and time.monotonic() < deadline:
         root_copy.sweep()
         time.sleep(0.01)
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_another_image(folder, image):
+def test_another_image(directory, image):
     with (
         pytest.raises(exception.BitstreamError, match='it was changed'),
         root_copy.made(image, 'aes.xclbin', '0' * 64),
     ):
         raise AssertionError('it was copied')
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_a_full_disk(folder, image, monkeypatch):
+def test_a_full_disk(directory, image, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -127,12 +127,12 @@ def test_a_full_disk(folder, image, monkeypatch):
         root_copy.made(image, 'aes.xclbin', DIGEST),
     ):
         raise AssertionError('it was copied')
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_a_folder_that_others_can_write_to(folder, image):
-    folder.mkdir()
-    folder.chmod(0o777)
+def test_a_directory_that_others_can_write_to(directory, image):
+    directory.mkdir()
+    directory.chmod(0o777)
     with (
         pytest.raises(exception.PrivilegeError, match='can write to it'),
         root_copy.made(image, 'aes.xclbin', DIGEST),
@@ -140,28 +140,31 @@ def test_a_folder_that_others_can_write_to(folder, image):
         raise AssertionError('it was copied')
 
 
-def test_a_folder_that_is_a_link(folder, image, tmp_path):
+def test_a_directory_that_is_a_link(directory, image, tmp_path):
     (tmp_path / 'other').mkdir()
-    folder.symlink_to(tmp_path / 'other')
+    directory.symlink_to(tmp_path / 'other')
     with pytest.raises(exception.PrivilegeError):
         root_copy.sweep()
 
 
-def test_what_is_no_copy_stays(folder):
-    folder.mkdir(mode=0o700)
-    (folder / 'file').write_text('x')
-    (folder / 'link').symlink_to('/')
+def test_what_is_no_copy_stays(directory):
+    directory.mkdir(mode=0o700)
+    (directory / 'file').write_text('x')
+    (directory / 'link').symlink_to('/')
     root_copy.sweep()
-    assert sorted(each.name for each in folder.iterdir()) == ['file', 'link']
+    assert sorted(each.name for each in directory.iterdir()) == [
+        'file',
+        'link',
+    ]
 
 
-def test_sweeping_where_there_is_nothing(folder):
+def test_sweeping_where_there_is_nothing(directory):
     root_copy.sweep()
-    assert not folder.exists()
+    assert not directory.exists()
 
 
-def test_a_new_folder_is_not_swept(folder, image, monkeypatch):
-    """Another process sweeps between the folder's creation and its lock."""
+def test_a_new_directory_is_not_swept(directory, image, monkeypatch):
+    """Another process sweeps between the directory's creation and its lock."""
     mkdir, swept = os.mkdir, []
 
     def slowly(name, *args, **kwargs):

@@ -2,7 +2,7 @@
 
 """What the commands print on terminals of 80 and of 120 columns.
 
-The folder screens has the output of each command. To write the files anew
+The directory screens has the output of each command. To write the files anew
 after a change, and to look at the difference with git::
 
     pytest tests/unit/test_screens.py --write-screens
@@ -157,7 +157,7 @@ def run(clean, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(doctor.Doctor, 'take_action', findings)
     monkeypatch.setattr(orphans, 'find', lambda host, *_: host.journal.vans())
     monkeypatch.setattr(bundle, 'collect', lambda _: {'doctor': {}})
-    # The demo has delays, draws a bar, and shows the name of a new folder.
+    # The demo has delays, draws a bar, and shows the name of a new directory.
     no_time = types.SimpleNamespace(sleep=lambda seconds: None)
     monkeypatch.setattr(driver, 'time', no_time)
     monkeypatch.setattr(progress, 'Bar', lambda stream: lambda event: None)
@@ -165,7 +165,9 @@ def run(clean, tmp_path, capfd, monkeypatch):
         demo,
         'tempfile',
         types.SimpleNamespace(
-            TemporaryDirectory=lambda prefix: folder(tmp_path / f'{prefix}1')
+            TemporaryDirectory=lambda prefix: directory(
+                tmp_path / f'{prefix}1'
+            )
         ),
     )
     out = base.Command.out
@@ -175,14 +177,14 @@ def run(clean, tmp_path, capfd, monkeypatch):
 
 
 @contextlib.contextmanager
-def folder(path):
+def directory(path):
     path.mkdir()
     yield str(path)
     shutil.rmtree(path)
 
 
 def elsewhere(tmp_path, place, out):
-    """The name of the folder changes how a line is wrapped."""
+    """The name of the directory changes how a line is wrapped."""
     return lambda self, text: out(self, text.replace(str(tmp_path), place))
 
 

@@ -73,7 +73,7 @@ def test_a_container_gets_its_device_back(kernel, monkeypatch, kind, left):
     """device_spec cannot be read any more, or is empty."""
     request, reboot = kind(kernel, monkeypatch)
     os_acc.CONF.set_override('plugin', 'cdi', 'os_acc')
-    folder = pathlib.Path(os_acc.CONF.os_acc_cdi.spec_dir)
+    directory = pathlib.Path(os_acc.CONF.os_acc_cdi.spec_dir)
     os_acc.initialize()
     instance = devices.instance()
     os_acc.plug(instance, [request])
@@ -82,12 +82,12 @@ def test_a_container_gets_its_device_back(kernel, monkeypatch, kind, left):
     os_acc.initialize(reset=True)
     (van,) = os_acc.get_vans()
     assert (van.state, van.error) == ('plugged', None)
-    assert [van.uuid in each.name for each in folder.iterdir()] == [True]
+    assert [van.uuid in each.name for each in directory.iterdir()] == [True]
     # As at a hard reboot of the instance.
     (again,) = os_acc.plug(instance, [request])
     assert (again.uuid, again.error) == (van.uuid, None)
     assert os_acc.unplug(instance) == 1
-    assert list(folder.iterdir()) == []
+    assert list(directory.iterdir()) == []
     with pytest.raises(exception.ExceptionBase):
         os_acc.plug(devices.instance(), [request])
 

@@ -33,11 +33,11 @@ def umask(request):
 
 @pytest.fixture
 def shared(tmp_path):
-    """A folder that is shared with this process's own group."""
-    folder = tmp_path / 'shared'
-    folder.mkdir()
-    folder.chmod(0o2770)
-    return folder
+    """A directory that is shared with this process's own group."""
+    directory = tmp_path / 'shared'
+    directory.mkdir()
+    directory.chmod(0o2770)
+    return directory
 
 
 def mode(path) -> int:
@@ -62,35 +62,37 @@ def test_what_counts_as_shared(tmp_path, bits, expected):
     assert state_files.group_of(str(tmp_path)) == (gid if expected else None)
 
 
-def test_a_private_folder(tmp_path, umask):
-    folder = tmp_path / 'a' / 'b'
-    state_files.make_folder(str(folder))
-    os.close(state_files.open_file(str(folder / 'x')))
-    state_files.make_file(str(folder / 'y'))
-    assert mode(folder) == mode(folder.parent) == 0o700
-    assert mode(folder / 'y') == 0o600
+def test_a_private_directory(tmp_path, umask):
+    directory = tmp_path / 'a' / 'b'
+    state_files.make_directory(str(directory))
+    os.close(state_files.open_file(str(directory / 'x')))
+    state_files.make_file(str(directory / 'y'))
+    assert mode(directory) == mode(directory.parent) == 0o700
+    assert mode(directory / 'y') == 0o600
     # open(2) applies the umask: it can only take permissions away.
-    assert mode(folder / 'x') == 0o600 & ~umask
-    assert sorted(os.listdir(folder)) == ['x', 'y']
+    assert mode(directory / 'x') == 0o600 & ~umask
+    assert sorted(os.listdir(directory)) == ['x', 'y']
 
 
-def test_a_shared_folder(shared, umask):
-    folder = shared / 'a' / 'b'
-    state_files.make_folder(str(folder))
-    state_files.make_folder(str(folder))
-    os.close(state_files.open_file(str(folder / 'x')))
-    state_files.make_file(str(folder / 'y'))
-    state_files.make_file(str(folder / 'y'))
-    fd, path = state_files.new_file(str(folder))
+def test_a_shared_directory(shared, umask):
+    directory = shared / 'a' / 'b'
+    state_files.make_directory(str(directory))
+    state_files.make_directory(str(directory))
+    os.close(state_files.open_file(str(directory / 'x')))
+    state_files.make_file(str(directory / 'y'))
+    state_files.make_file(str(directory / 'y'))
+    fd, path = state_files.new_file(str(directory))
     os.close(fd)
-    assert mode(folder) == mode(folder.parent) == 0o2770
-    assert mode(folder / 'x') == mode(folder / 'y') == mode(path) == 0o660
+    assert mode(directory) == mode(directory.parent) == 0o2770
+    assert (
+        mode(directory / 'x') == mode(directory / 'y') == mode(path) == 0o660
+    )
     os.unlink(path)
-    assert sorted(os.listdir(folder)) == ['x', 'y']
+    assert sorted(os.listdir(directory)) == ['x', 'y']
     assert os.listdir(shared) == ['a']
 
 
-def test_a_journal_and_a_lock_in_a_shared_folder(shared, umask):
+def test_a_journal_and_a_lock_in_a_shared_directory(shared, umask):
     opened = journal.Journal(str(shared / 'state'), 1)
     opened.vans()
     with locking.Locks(str(shared / 'state' / 'locks'), 1).device('x'):
@@ -139,10 +141,10 @@ def test_repair_and_making_drop_no_lock_of_this_process(shared):
     os.close(fd)
 
 
-def test_a_file_in_the_place_of_a_folder(shared):
+def test_a_file_in_the_place_of_a_directory(shared):
     (shared / 'x').write_text('')
     with pytest.raises(NotADirectoryError):
-        state_files.make_folder(str(shared / 'x'))
+        state_files.make_directory(str(shared / 'x'))
     assert os.listdir(shared) == ['x']
 
 
@@ -174,20 +176,20 @@ def test_the_user_of_the_group(shared, monkeypatch):
     sharing.check(str(shared / 'new'))
 
 
-def test_a_folder_of_all_users(tmp_path):
+def test_a_directory_of_all_users(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(exception.JournalError, match='chmod o-w'):
         sharing.check(str(tmp_path))
 
 
-def test_a_private_folder_whose_name_is_that_of_a_file(tmp_path):
+def test_a_private_directory_whose_name_is_that_of_a_file(tmp_path):
     tmp_path.chmod(0o700)
     (tmp_path / 'locks').touch()
     with pytest.raises(FileExistsError):
-        state_files.make_folder(str(tmp_path / 'locks'))
+        state_files.make_directory(str(tmp_path / 'locks'))
 
 
-def test_a_private_folder_that_another_thread_makes(tmp_path, monkeypatch):
+def test_a_private_directory_that_another_thread_makes(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     mkdir = os.mkdir
 
@@ -196,7 +198,7 @@ def test_a_private_folder_that_another_thread_makes(tmp_path, monkeypatch):
         mkdir(path, mode)
 
     monkeypatch.setattr(os, 'mkdir', late)
-    state_files.make_folder(str(tmp_path / 'locks'))
+    state_files.make_directory(str(tmp_path / 'locks'))
     assert (tmp_path / 'locks').is_dir()
 
 
@@ -248,11 +250,11 @@ def test_a_private_journal_that_is_read_only_fails_at_once(late, shared):
     assert len(failing) == 99_999
 
 
-def test_a_folder_that_cannot_be_examined_fails_at_once(late, monkeypatch):
+def test_a_directory_that_cannot_be_examined_fails_at_once(late, monkeypatch):
     opened, failing = late
 
-    def refused(folder):
-        raise PermissionError(folder)
+    def refused(directory):
+        raise PermissionError(directory)
 
     monkeypatch.setattr(state_files, 'group_of', refused)
     failing.extend(range(100_000))
@@ -266,9 +268,9 @@ def test_a_folder_that_cannot_be_examined_fails_at_once(late, monkeypatch):
 
 @pytest.fixture
 def found(tmp_path):
-    folder = tmp_path / 'state'
-    folder.mkdir(mode=0o700)
-    os_acc.CONF.set_override('state_path', str(folder), 'os_acc')
+    directory = tmp_path / 'state'
+    directory.mkdir(mode=0o700)
+    os_acc.CONF.set_override('state_path', str(directory), 'os_acc')
 
     def found():
         return [
@@ -280,7 +282,7 @@ def found(tmp_path):
     os_acc.CONF.clear_override('state_path', 'os_acc')
 
 
-def test_doctor_of_a_private_folder(found, tmp_path):
+def test_doctor_of_a_private_directory(found, tmp_path):
     ((verdict, text, _),) = found()
     assert verdict == 'ok'
     assert f'only user id {os.geteuid()}' in text
@@ -290,7 +292,7 @@ def test_doctor_of_a_private_folder(found, tmp_path):
     assert f'chmod 2770 {tmp_path}/state' in advice
 
 
-def test_doctor_of_a_shared_folder(found, tmp_path, monkeypatch):
+def test_doctor_of_a_shared_directory(found, tmp_path, monkeypatch):
     state = tmp_path / 'state'
     state.chmod(0o2770)
     opened = journal.Journal(str(state), 1)
@@ -334,6 +336,6 @@ def test_doctor_of_files_that_not_all_can_use(found, tmp_path):
     ]
 
 
-def test_doctor_before_there_is_a_folder(found, tmp_path):
+def test_doctor_before_there_is_a_directory(found, tmp_path):
     (tmp_path / 'state').rmdir()
     assert found() == []

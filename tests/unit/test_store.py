@@ -17,9 +17,9 @@ from os_acc.privileged import store
 
 
 @pytest.fixture
-def folder(kernel):
+def directory(kernel):
     os_acc.initialize()
-    made = pathlib.Path(notes.FOLDER)
+    made = pathlib.Path(notes.DIRECTORY)
     made.mkdir(0o700)
     return made
 
@@ -32,10 +32,10 @@ class Chip(store.Said):
     colours: Annotated[tuple[str, ...], tuple] = ()
 
 
-def test_a_new_kind(folder):
+def test_a_new_kind(directory):
     chips = store.Store(notes.files, Chip.of)
     assert chips.read('chip-1') is None
-    (folder / 'chip-1').write_text('{"what": "x"}')
+    (directory / 'chip-1').write_text('{"what": "x"}')
     assert chips.read('chip-1') == Chip('x')
     chips.write('chip-1', Chip('y', 8, True, ('red',)))
     assert chips.read('chip-1') == Chip('y', 8, True, ('red',))
@@ -47,8 +47,8 @@ def test_a_new_kind(folder):
 @pytest.mark.parametrize(
     'text', ['{', '{}', '{"what": 1}', '{"what": "x", "colours": 1}']
 )
-def test_a_damaged_file_of_a_new_kind(folder, text, caplog):
-    path = folder / 'chip-1'
+def test_a_damaged_file_of_a_new_kind(directory, text, caplog):
+    path = directory / 'chip-1'
     path.write_text(text)
     with pytest.raises(exception.PrivilegeError, match='cannot be read'):
         store.Store(notes.files, Chip.of).read('chip-1')

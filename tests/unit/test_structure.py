@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The structure of the sources: no circles, and a folder for each kind."""
+"""The structure of the sources: no circles, and a directory for each kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
     path.name for path in (SOURCE / 'kinds').iterdir() if path.name[0] != '_'
 }
 
-# What the folder of a kind can have: see the page "Architecture".
+# What the directory of a kind can have: see the page "Architecture".
 FILES = {
     'claims.py',
     'driver',
@@ -86,7 +86,7 @@ def test_no_module_imports_itself_in_a_circle():
 
 
 @pytest.mark.parametrize('kind', sorted(KINDS))
-def test_the_folder_of_a_kind(kind):
+def test_the_directory_of_a_kind(kind):
     found = {
         path.name
         for path in (SOURCE / 'kinds' / kind).iterdir()

@@ -43,14 +43,16 @@ class Journals:
     """The journals of one host, by their names."""
 
     def __init__(self, tmp_path, capsys, monkeypatch) -> None:
-        self.folder = tmp_path
+        self.directory = tmp_path
         self._command = (capsys, monkeypatch)
 
     def command(self, name, *arguments):
-        return command.Command(self.folder / name, *self._command)(*arguments)
+        return command.Command(self.directory / name, *self._command)(
+            *arguments
+        )
 
     def use(self, name: str) -> None:
-        path = str(self.folder / name)
+        path = str(self.directory / name)
         os_acc.CONF.set_override('state_path', path, 'os_acc')
         os_acc.initialize(reset=True)
 
@@ -153,7 +155,7 @@ def test_the_same_device(journals, prepare, wanted, copied):
     if van.driver != 'idxd':
         # The label of a work queue names the VAN only.
         assert instance.uuid in str(error)
-        assert f'{journals.folder}/nova/' in str(error)
+        assert f'{journals.directory}/nova/' in str(error)
     # Neither the refusal nor its undo has touched the device or the notes.
     assert snapshot(journals.kernel) == there
     assert notes == {
@@ -199,7 +201,7 @@ def test_a_pf_and_then_its_vfs(journals):
     vfs(journals)
     error = devices.refused(devices.pci(devices.VFS[0]))
     assert isinstance(error, exception.DeviceBusy), error
-    assert f'{journals.folder}/nova/' in str(error)
+    assert f'{journals.directory}/nova/' in str(error)
 
 
 def test_two_functions_of_an_iommu_group(journals):
@@ -258,9 +260,9 @@ def test_a_journal_that_was_rebuilt_keeps_its_devices(journals):
     instance, van = plug(devices.pci(devices.GPU))
     journals.use('other')
     for end in ('', '-wal', '-shm'):
-        path = journals.folder / f'nova/journal.db{end}'
+        path = journals.directory / f'nova/journal.db{end}'
         if path.exists():
-            path.rename(f'{journals.folder}/nova/{DAMAGED}{end}')
+            path.rename(f'{journals.directory}/nova/{DAMAGED}{end}')
     said = journals.command('nova', 'recover', '--rebuild')
     assert said.code == 0, said
     journals.use('nova')
@@ -281,7 +283,7 @@ def test_deny_with_the_other_journal(journals):
     said = journals.command('other', *deny)
     assert 'that journal has the VAN, so it is not lost' in said.out
     assert root_notes.files.names() == [f'pci-{devices.GPU}']
-    shutil.rmtree(journals.folder / 'nova')
+    shutil.rmtree(journals.directory / 'nova')
     journals.command('other', *deny)
     assert root_notes.files.names() == []
 
@@ -470,8 +472,8 @@ def test_a_file_whose_function_is_programmed(journals, tmp_path):
     """A container has the card's file, and does not have it open now."""
     tool = vendor.installed(journals.kernel, tmp_path / 'vendor')
     journals.use('nova')
-    folder = f'pci0000:00/{vendor.FPGA}/drm/renderD129'
-    journals.nodes.add('dri/renderD129', 'c 226:129', folder, 'drm')
+    directory = f'pci0000:00/{vendor.FPGA}/drm/renderD129'
+    journals.nodes.add('dri/renderD129', 'c 226:129', directory, 'drm')
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     given = list(os_acc.CONF.os_acc.device_spec)
     devices.spec({'devices': '/dev/dri/renderD129'})
@@ -508,7 +510,7 @@ def test_notes_of_an_earlier_version(journals):
 
 def test_a_copied_journal(journals):
     """Two containers were made of one image, with a journal in it."""
-    shutil.copytree(journals.folder / 'nova', journals.folder / 'other')
+    shutil.copytree(journals.directory / 'nova', journals.directory / 'other')
     instance, _ = plug(devices.pci(devices.GPU))
     journals.use('other')
     assert instance.uuid in busy(devices.pci(devices.GPU))
@@ -517,10 +519,10 @@ def test_a_copied_journal(journals):
 def test_a_journal_from_a_backup_keeps_its_devices(journals):
     instance, _ = plug(devices.pci(devices.GPU))
     os_acc._host.close()
-    state = journals.folder / 'nova'
-    shutil.copytree(state, journals.folder / 'backup')
+    state = journals.directory / 'nova'
+    shutil.copytree(state, journals.directory / 'backup')
     shutil.rmtree(state)
-    shutil.copytree(journals.folder / 'backup', state)
+    shutil.copytree(journals.directory / 'backup', state)
     journals.use('nova')
     journals.kernel.reboot()
     journals.use('nova')
@@ -663,10 +665,10 @@ def test_vans_hand_over_after_a_backup(journals):
     instance = devices.instance()
     first, _ = os_acc.plug(instance, [devices.pci(a) for a in addresses])
     os_acc._host.close()
-    state = journals.folder / 'nova'
-    shutil.copytree(state, journals.folder / 'backup')
+    state = journals.directory / 'nova'
+    shutil.copytree(state, journals.directory / 'backup')
     shutil.rmtree(state)
-    shutil.copytree(journals.folder / 'backup', state)
+    shutil.copytree(journals.directory / 'backup', state)
     journals.use('nova')
     assert os_acc.unplug(instance, [first]) == 1
     assert os_acc.unplug(instance) == 1
@@ -678,8 +680,8 @@ def test_vans_hand_over_after_a_backup(journals):
 def test_a_file_of_a_group(journals, first):
     """The commands have different configurations, as their journals."""
     for name, number in (('card1', 1), ('renderD128', 128)):
-        folder = f'pci0000:00/{devices.GPU}/drm/{name}'
-        journals.nodes.add(f'dri/{name}', f'c 226:{number}', folder, 'drm')
+        directory = f'pci0000:00/{devices.GPU}/drm/{name}'
+        journals.nodes.add(f'dri/{name}', f'c 226:{number}', directory, 'drm')
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     group = {'devices': '/dev/dri/renderD128', 'with': ['/dev/dri/card1']}
     entries = [group, {'devices': '/dev/dri/card1'}]

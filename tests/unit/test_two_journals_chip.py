@@ -101,8 +101,8 @@ def test_files_of_two_pfs(use, kernel, monkeypatch):
     """A file of a PF counts as the PF."""
     nodes = device_nodes.Nodes(kernel)
     nodes.install(monkeypatch)
-    folder = f'pci0000:00/{MANAGEMENT}/xclmgmt/xclmgmt1'
-    nodes.add('xclmgmt1', 'c 240:1', folder, 'xrt_mgmt')
+    directory = f'pci0000:00/{MANAGEMENT}/xclmgmt/xclmgmt1'
+    nodes.add('xclmgmt1', 'c 240:1', directory, 'xrt_mgmt')
     entry = {'devices': '/dev/xclmgmt1', 'resource_class': 'CUSTOM_F'}
     devices.spec(entry)
     instance = devices.instance()

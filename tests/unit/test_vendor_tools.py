@@ -41,10 +41,10 @@ IMAGE = '6250ec80-3f38-4be0-ac90-68bfd3c140a8'
 OTHER_IMAGE = '0a1b2c3d-0000-4000-8000-000000000001'
 
 
-def entry(marker: str, folder: pathlib.Path) -> dict:
+def entry(marker: str, directory: pathlib.Path) -> dict:
     """The documented entry of device_spec that has a text.
 
-    The tools are those of the test, so their folder is another one.
+    The tools are those of the test, so their directory is another one.
     """
     (text,) = pages.blocks('programming.rst', 'ini', marker)
     (found,) = (
@@ -52,7 +52,7 @@ def entry(marker: str, folder: pathlib.Path) -> dict:
     )
     if 'program' in found:
         name = found['program'].split()[0]
-        tool = f'{folder}/bin/{os.path.basename(name)}'
+        tool = f'{directory}/bin/{os.path.basename(name)}'
         found['program'] = found['program'].replace(name, tool)
     return found
 
@@ -75,7 +75,7 @@ def tools(kernel, tmp_path):
             address, '10ee:5005', 0x120000, 'xocl', files={'xclbinuuid': ''}
         )
     made = vendor_tools.Tools(tmp_path / 'vendor', CARD, USER, TWIN, TWIN_USER)
-    os_acc.CONF.set_override('xrt_path', str(made.folder), 'os_acc')
+    os_acc.CONF.set_override('xrt_path', str(made.directory), 'os_acc')
     os_acc.CONF.set_override(
         'allowed_folders', [str(tmp_path / 'images')], 'os_acc_bitstreams'
     )
@@ -128,7 +128,7 @@ def opae(kernel, tools):
         '0000:5e:00.0', '8086:bcce', 0x120000, 'dfl-pci', totalvfs=1
     )
     (tools.host / 'cards').write_text('0000:5e:00.0 0001:5e:00.0')
-    value = entry('fpgaconf', tools.folder)
+    value = entry('fpgaconf', tools.directory)
     del value['function_file']
     configure(value)
     return tools
@@ -204,7 +204,7 @@ def test_a_tool_that_hangs(opae, image):
 
 def base_entry(tools, **values) -> dict:
     """The documented entry; it names the user function, as instances get."""
-    return {**entry('--base', tools.folder), **values}
+    return {**entry('--base', tools.directory), **values}
 
 
 def make_programmer(address: str):
@@ -420,7 +420,7 @@ def test_keys_that_do_not_fit_the_programmer(clean, value, field):
 
 @pytest.fixture
 def cards(tools):
-    configure(entry('"programmer": "amd"', tools.folder))
+    configure(entry('"programmer": "amd"', tools.directory))
     return tools
 
 
@@ -457,9 +457,9 @@ def test_a_user_image_through_the_management_function(cards, image, kernel):
 @pytest.mark.parametrize('name', ['xrt-smi', 'xbutil'])
 def test_a_user_image_through_the_user_function(cards, image, kernel, name):
     cards.install(name)
-    folder = kernel.pci / 'devices' / USER
-    (folder / 'interface_uuids').write_text(SHELL.replace('-', ''))
-    (folder / 'xclbinuuid').write_text(f'{IMAGE}\n')
+    directory = kernel.pci / 'devices' / USER
+    (directory / 'interface_uuids').write_text(SHELL.replace('-', ''))
+    (directory / 'xclbinuuid').write_text(f'{IMAGE}\n')
     kernel.write(f'{kernel.pci}/drivers/xclmgmt/unbind', CARD)
     assert os_acc.program_device(USER, user_image(image))
     (call,) = cards.calls()
@@ -467,7 +467,7 @@ def test_a_user_image_through_the_user_function(cards, image, kernel, name):
     assert shown(call) == [tool.replace('xrt-smi', name), *words]
     assert call[:4] == [name, 'program', '--device', USER]
     # The driver shows another image than the one that was loaded.
-    (folder / 'xclbinuuid').write_text(f'{OTHER_IMAGE}\n')
+    (directory / 'xclbinuuid').write_text(f'{OTHER_IMAGE}\n')
     path = user_image(image, own='0a1b2c3d-0000-4000-8000-000000000002')
     text = refused(exception.DeviceError, path)
     assert f'but it has {OTHER_IMAGE}' in text
@@ -558,9 +558,9 @@ def test_a_damaged_image(cards, image, change, reason):
 )
 def test_an_older_shell(cards, image, kernel, platform, timestamp, fits):
     """It has no interfaces. The image may have the UUID of its ROM."""
-    folder = kernel.pci / 'devices' / CARD
-    (folder / 'interface_uuids').unlink()
-    rom = folder / 'rom.m.15204352'
+    directory = kernel.pci / 'devices' / CARD
+    (directory / 'interface_uuids').unlink()
+    rom = directory / 'rom.m.15204352'
     rom.mkdir()
     (rom / 'VBNV').write_text('xilinx_u200_xdma_201830_2\n')
     (rom / 'timestamp').write_text('1542252769\n')

@@ -301,8 +301,8 @@ def test_a_bridge_in_the_group(here, driver, viable):
     ],
 )
 def test_a_disk_that_the_nvme_target_exports(here, name, path, text):
-    folder = here.sys / f'devices/pci0000:00/{devices.DISK}/nvme'
-    disks.add_controller(here, folder, 'nvme0', 'pcie')
+    directory = here.sys / f'devices/pci0000:00/{devices.DISK}/nvme'
+    disks.add_controller(here, directory, 'nvme0', 'pcie')
     link = here.root / 'dev/disk/by-id/nvme-x'
     link.parent.mkdir(parents=True)
     link.symlink_to('../../nvme0n1')

@@ -278,13 +278,13 @@ WRONG = {
         f'{BEFORE}state_path = state\n',
         3,
         '[os_acc] state_path',
-        'the absolute path of a folder',
+        'the absolute path of a directory',
     ),
     'locks': (
         f'{BEFORE}lock_path = locks\n',
         3,
         '[os_acc] lock_path',
-        'the absolute path of a folder',
+        'the absolute path of a directory',
     ),
     'a reference': (
         f'{BEFORE}lock_path = $no_such/locks\n',
@@ -373,12 +373,12 @@ def test_what_is_no_file_of_options(run, write, case):
         assert 'Write [group], option = value' in said
 
 
-def test_a_file_of_the_folder(run, write, tmp_path):
+def test_a_file_of_the_directory(run, write, tmp_path):
     """The line is that of the key; without one, the file is told."""
-    folder = tmp_path / 'specs'
-    folder.mkdir()
-    path = write(f'[os_acc]\ndevice_spec_dir = {folder}\n')
-    file = folder / 'cards.json'
+    directory = tmp_path / 'specs'
+    directory.mkdir()
+    path = write(f'[os_acc]\ndevice_spec_dir = {directory}\n')
+    file = directory / 'cards.json'
     os_acc.CONF.clear_override('device_spec_dir', 'os_acc')
     for text, place in (
         (f'[{{{ADDRESS}}},\n {{\n "adress": "x"}}]', f'{file}:3: '),

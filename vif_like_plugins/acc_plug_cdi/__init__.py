@@ -109,7 +109,7 @@ class CDIPlugin(plugin.PluginBase):
     def diagnose(self) -> Iterator[finding.Finding]:
         from acc_plug_cdi import report
 
-        yield from report.folder(self.config.spec_dir)
+        yield from report.directory(self.config.spec_dir)
         yield from report.entries(cfg.CONF)
         yield from report.users()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the doctor says about the folder of the specs."""
+"""What the doctor says about the directory of the specs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from os_acc.kernel import file_system
 from os_acc.spec import device_spec
 
 
-def folder(path: str) -> Iterator[finding.Finding]:
-    """Report on the folder: is it there, who can write in it, does it stay?"""
+def directory(path: str) -> Iterator[finding.Finding]:
+    """Report on the directory: is it there, who can write in it, does it
+    stay?"""
     yield from _access(path)
     kind = file_system.type_of(path)
     if kind is not None and file_system.nature(kind) != file_system.VOLATILE:
@@ -73,7 +74,7 @@ def users() -> Iterator[finding.Finding]:
 
 
 def _access(path: str) -> Iterator[finding.Finding]:
-    subject = f'folder of CDI specs {path}'
+    subject = f'directory of CDI specs {path}'
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -87,17 +88,17 @@ def _access(path: str) -> Iterator[finding.Finding]:
         yield finding.Finding(
             subject,
             finding.ERROR,
-            'neither it nor the folder above it exists',
-            'make the folder above it, or set [os_acc_cdi] spec_dir to a '
-            'folder that the container runtimes read',
+            'neither it nor the directory above it exists',
+            'make the directory above it, or set [os_acc_cdi] spec_dir to a '
+            'directory that the container runtimes read',
         )
         return
     if not stat.S_ISDIR(found.st_mode) or os.path.islink(path):
         yield finding.Finding(
             subject,
             finding.ERROR,
-            'it is a link or a file, and no folder',
-            'set [os_acc_cdi] spec_dir to the folder itself',
+            'it is a link or a file, and no directory',
+            'set [os_acc_cdi] spec_dir to the directory itself',
         )
     elif found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield finding.Finding(

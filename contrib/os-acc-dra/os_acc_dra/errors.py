@@ -31,7 +31,7 @@ class ServerError(DRAError):
 
 
 class ConfigurationError(DRAError):
-    """An option of this driver is wrong, or its folders cannot be used."""
+    """An option of this driver is wrong, or its directories cannot be used."""
 
 
 def text_of(err: BaseException) -> str:

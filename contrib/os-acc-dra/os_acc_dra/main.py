@@ -90,7 +90,7 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
     calls = service.Calls(
         node.Node(server, own.driver_name, name), working, own.answer_timeout
     )
-    served = service.Service(calls, own.driver_name, own.kubelet_folder)
+    served = service.Service(calls, own.driver_name, own.kubelet_path)
     published = publisher.Publisher(
         server, own.driver_name, name, own.publish_interval
     )
@@ -129,7 +129,7 @@ def _release_orphans(conf: cfg.ConfigOpts, server: cluster.Cluster) -> None:
             server,
             own.driver_name,
             options.node_name(conf),
-            own.kubelet_folder,
+            own.kubelet_path,
             own.orphan_age,
         ):
             LOG.warning('The claim is gone: %s', done)

@@ -27,9 +27,9 @@ OPTS = (
         help='Name of this node in Kubernetes.',
     ),
     cfg.StrOpt(
-        'kubelet_folder',
+        'kubelet_path',
         default='/var/lib/kubelet',
-        help="The kubelet's folder (its --root-dir). The path must be the "
+        help="The kubelet's directory (its --root-dir). The path must be the "
         'same in the container of this driver and on the host.',
     ),
     cfg.StrOpt(

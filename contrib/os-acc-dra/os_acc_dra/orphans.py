@@ -30,14 +30,14 @@ class Claims(Protocol):
 
 
 def release(
-    server: Claims, driver: str, node: str, folder: str, age: float
+    server: Claims, driver: str, node: str, directory: str, age: float
 ) -> list[str]:
     """Release what belongs to no claim.
 
     A claim is there if the kubelet's checkpoint names its UID, or if the API
     server has it with a device of this node.
 
-    :param folder: the kubelet's folder
+    :param directory: the kubelet's directory
     :param age: see os_acc.release_orphans
     :returns: of each VAN that belonged to none what became of it
     :raises ServerError: if the API server does not answer; nothing is then
@@ -49,7 +49,7 @@ def release(
         for van in os_acc.get_vans()
         if van.owner == os_acc_dra.OWNER
     }
-    checkpoint = _checkpoint(folder)
+    checkpoint = _checkpoint(directory)
     # A UID is a text that nothing else has, whatever the format is.
     lost = {uid for uid in own if uid not in checkpoint}
     if not lost:
@@ -63,9 +63,9 @@ def release(
     ]
 
 
-def _checkpoint(folder: str) -> str:
+def _checkpoint(directory: str) -> str:
     """What the kubelet has noted; '' if there is no file."""
-    path = os.path.join(folder, 'dra_manager_state')
+    path = os.path.join(directory, 'dra_manager_state')
     try:
         with open(path, encoding='utf-8', errors='replace') as file:
             return file.read()

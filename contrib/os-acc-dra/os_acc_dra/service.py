@@ -124,19 +124,19 @@ class Calls:
 
 
 class Service:
-    """The sockets of this driver in the kubelet's folder.
+    """The sockets of this driver in the kubelet's directory.
 
     :param calls: answers the calls for claims
     :param driver: the name of this driver
-    :param folder: the kubelet's folder
+    :param directory: the kubelet's directory
     """
 
-    def __init__(self, calls: Calls, driver: str, folder: str) -> None:
+    def __init__(self, calls: Calls, driver: str, directory: str) -> None:
         self._calls, self._driver = calls, driver
-        self._data = os.path.join(folder, 'plugins', driver)
+        self._data = os.path.join(directory, 'plugins', driver)
         self.endpoint = os.path.join(self._data, 'dra.sock')
         self.registration = os.path.join(
-            folder, 'plugins_registry', f'{driver}-reg.sock'
+            directory, 'plugins_registry', f'{driver}-reg.sock'
         )
         self._servers: list[grpc.Server] = []
         self._lock: Any = None
@@ -151,7 +151,7 @@ class Service:
             if len(os.fsencode(path)) > _LONGEST_PATH:
                 raise errors.ConfigurationError(
                     f'the path of a socket may have {_LONGEST_PATH} bytes: '
-                    f'{path}. Set [os_acc_dra] driver_name or kubelet_folder '
+                    f'{path}. Set [os_acc_dra] driver_name or kubelet_path '
                     'to a shorter one'
                 )
         self._reserve()
@@ -208,7 +208,7 @@ class Service:
             ) from err
         except OSError as err:
             raise errors.ConfigurationError(
-                f"the kubelet's folder cannot be used: {err}"
+                f"the kubelet's directory cannot be used: {err}"
             ) from err
 
     def _serve(self, path: str, handlers: list[Any]) -> None:

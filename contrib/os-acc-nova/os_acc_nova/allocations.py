@@ -134,8 +134,8 @@ def _check_allocated(
     lost = sorted(asked.keys() - allocated)
     if not lost:
         return
-    folder = CONF.compute.provider_config_location
-    ours = provider_config.published(folder).classes | {
+    directory = CONF.compute.provider_config_location
+    ours = provider_config.published(directory).classes | {
         each.resource_class for each in os_acc.get_devices()
     }
     for name in lost:

@@ -135,10 +135,10 @@ def _served(host: Snapshot, name: str) -> Reason | None:
 
 
 def _by_rnbd(host: Snapshot) -> frozenset[str]:
-    folder = f'{sysfs.SYS}/class/rnbd-server/ctl/devices'
+    directory = f'{sysfs.SYS}/class/rnbd-server/ctl/devices'
     links = (
-        sysfs.link(f'{folder}/{name}/block_dev')
-        for name in sysfs.names(folder)
+        sysfs.link(f'{directory}/{name}/block_dev')
+        for name in sysfs.names(directory)
     )
     return frozenset(filter(None, links))
 

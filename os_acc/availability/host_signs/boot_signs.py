@@ -43,9 +43,9 @@ def _boot_partitions(host: Snapshot) -> frozenset[str]:
     """The names of the partitions from which the firmware has booted."""
     texts = firmware.partitions(host.once(firmware.boot_option))
     if signature := firmware.bios_signature():
-        folder = f'{sysfs.DEV}/disk/by-partuuid'
+        directory = f'{sysfs.DEV}/disk/by-partuuid'
         start = f'{signature}-'
-        texts += [x for x in sysfs.names(folder) if x.startswith(start)]
+        texts += [x for x in sysfs.names(directory) if x.startswith(start)]
     found = (_partition(host, text.lower()) for text in texts)
     return frozenset(filter(None, found))
 

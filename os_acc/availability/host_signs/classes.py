@@ -19,9 +19,9 @@ def of_class(name: str) -> Iterator[tuple[str, str]]:
 
     :param name: such as 'watchdog'
     """
-    folder = f'{sysfs.SYS}/class/{name}'
-    for each in sysfs.names(folder):
-        yield each, sysfs.place(f'{folder}/{each}')
+    directory = f'{sysfs.SYS}/class/{name}'
+    for each in sysfs.names(directory):
+        yield each, sysfs.place(f'{directory}/{each}')
 
 
 def functions_above(path: str) -> list[str]:

@@ -127,32 +127,32 @@ def _functions(nodes: list[_Node]) -> list[str]:
 
     A path is the root bus, and the device and function at each bridge.
     """
-    folders: list[str] = []
+    directories: list[str] = []
     for kind, node in nodes:
         if kind == _ACPI and len(node) == _ACPI_NAME.size:
             name, number = _ACPI_NAME.unpack(node)
-            folders = _roots(number) if name in _PCI_ROOTS else []
+            directories = _roots(number) if name in _PCI_ROOTS else []
         elif kind == _PCI and len(node) == _PCI_PLACE.size:
             function, device = _PCI_PLACE.unpack(node)
             end = f':{device:02x}.{function:x}'
-            folders = [
-                f'{folder}/{name}'
-                for folder in folders
-                for name in sysfs.names(folder)
+            directories = [
+                f'{directory}/{name}'
+                for directory in directories
+                for name in sysfs.names(directory)
                 if pci.is_address(name) and name.endswith(end)
             ]
-    names = map(os.path.basename, folders)
+    names = map(os.path.basename, directories)
     return [name for name in names if pci.is_address(name)]
 
 
 def _roots(number: int) -> list[str]:
     """The root buses with a number of ACPI; all that do not tell theirs."""
-    folder = f'{sysfs.SYS}/devices'
+    directory = f'{sysfs.SYS}/devices'
     return [
-        f'{folder}/{name}'
-        for name in sysfs.names(folder)
+        f'{directory}/{name}'
+        for name in sysfs.names(directory)
         if pci.is_root_bus(name)
-        and sysfs.read(f'{folder}/{name}/firmware_node/uid')
+        and sysfs.read(f'{directory}/{name}/firmware_node/uid')
         in (None, str(number))
     ]
 

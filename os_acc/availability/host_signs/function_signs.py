@@ -57,11 +57,11 @@ def _has_vdpa(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _vdpa_devices(host: Snapshot) -> dict[str, str]:
-    folder = f'{sysfs.SYS}/bus/vdpa/devices'
+    directory = f'{sysfs.SYS}/bus/vdpa/devices'
     return {
         address: name
-        for name in sysfs.names(folder)
-        for address in ways.functions_in(sysfs.place(f'{folder}/{name}'))
+        for name in sysfs.names(directory)
+        for address in ways.functions_in(sysfs.place(f'{directory}/{name}'))
     }
 
 
@@ -90,13 +90,15 @@ def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
 
 def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
     """By function: the exported controller that needs it, and its export."""
-    folder = f'{sysfs.SYS}/class/nvme'
-    known = sysfs.names(folder)
+    directory = f'{sysfs.SYS}/class/nvme'
+    known = sysfs.names(directory)
     return {
         address: (name, subsystem)
         for name, subsystem in host.once(nvmet.exported).items()
         if name in known
-        for way in host.finder.of_controller(sysfs.place(f'{folder}/{name}'))
+        for way in host.finder.of_controller(
+            sysfs.place(f'{directory}/{name}')
+        )
         for address in ways.functions_in(way)
     }
 
@@ -125,10 +127,10 @@ def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _scsi_devices(host: Snapshot) -> dict[str, Reason]:
-    folder = f'{sysfs.SYS}/class/scsi_device'
+    directory = f'{sysfs.SYS}/class/scsi_device'
     return classes.by_function(
         (
-            sysfs.place(f'{folder}/{name}'),
+            sysfs.place(f'{directory}/{name}'),
             host_refusals.EXPORTED_SCSI.say(name=name, store=store),
         )
         for name, store in lio.scsi_devices().items()

@@ -67,7 +67,7 @@ def _is_down(function: pci.Function) -> bool:
 
 def crypto_modules(function: pci.Function) -> Iterator[str]:
     """The modules that can do algorithms on a function that has a driver."""
-    drivers = [pci.driver_folder(function.driver or '')] + [
+    drivers = [pci.driver_directory(function.driver or '')] + [
         f'{function.path}/{entry}/driver'
         for entry in sorted(function.entries)
         if entry.startswith('virtio')
@@ -121,10 +121,10 @@ def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
     :returns: by the address of the function. The number is None before Linux
         6.7, which has no file for it
     """
-    folder = f'{sysfs.SYS}/bus/cxl/devices'
+    directory = f'{sysfs.SYS}/bus/cxl/devices'
     found = {}
-    for name in sysfs.names(folder):
-        path = sysfs.place(f'{folder}/{name}')
+    for name in sysfs.names(directory):
+        path = sysfs.place(f'{directory}/{name}')
         functions = ways.functions_in(sysfs.place(f'{path}/uport'))
         if name.startswith('endpoint') and functions:
             number = sysfs.read_int(f'{path}/decoders_committed')

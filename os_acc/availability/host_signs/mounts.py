@@ -16,7 +16,7 @@ from os_acc.kernel import sysfs
 # fs/xfs/xfs_super.c.
 _FURTHER = ('logdev=', 'rtdev=')
 
-# Where a file system has a folder with the name of the block device.
+# Where a file system has a directory with the name of the block device.
 _IN_SYSFS = ('ext4', 'xfs', 'f2fs', 'nilfs2', 'erofs')
 _IN_PROCFS = ('ntfs3',)
 
@@ -87,22 +87,26 @@ def shared(host: snapshot.Snapshot) -> Iterator[tuple[str, str, str]]:
         return
     devices = f'{sysfs.SYS}/bus/virtio/drivers/9pnet_virtio'
     systems = f'{sysfs.SYS}/fs/virtiofs'
-    for folder, tag_file, device in (
+    for directory, tag_file, device in (
         (devices, 'mount_tag', ''),
         (systems, 'tag', '/device'),
     ):
-        for name in sysfs.names(folder):
-            text = sysfs.read(f'{folder}/{name}/{tag_file}') or ''
+        for name in sysfs.names(directory):
+            text = sysfs.read(f'{directory}/{name}/{tag_file}') or ''
             if (tag := text.strip('\0')) in places:
-                yield sysfs.place(f'{folder}/{name}{device}'), tag, places[tag]
+                yield (
+                    sysfs.place(f'{directory}/{name}{device}'),
+                    tag,
+                    places[tag],
+                )
 
 
 def superblocks(host: object = None) -> dict[str, str]:
     """The kind of the mounted file system of each block device.
 
-    The kernel has a folder for each one until nobody has it mounted any more,
-    also if the mount is in a namespace that this process cannot see, or was
-    detached (umount --lazy) while a program uses it: sysfs-fs-ext4,
+    The kernel has a directory for each one until nobody has it mounted any
+    more, also if the mount is in a namespace that this process cannot see, or
+    was detached (umount --lazy) while a program uses it: sysfs-fs-ext4,
     sysfs-fs-xfs and the like in Documentation/ABI/testing.
     """
     return {
@@ -118,11 +122,11 @@ def superblocks(host: object = None) -> dict[str, str]:
 
 def btrfs_members(host: object = None) -> dict[str, str]:
     """The UUID of the mounted btrfs of each block device that is in one."""
-    folder = f'{sysfs.SYS}/fs/btrfs'
+    directory = f'{sysfs.SYS}/fs/btrfs'
     return {
         name: uuid
-        for uuid in sysfs.names(folder)
-        for name in sysfs.names(f'{folder}/{uuid}/devices')
+        for uuid in sysfs.names(directory)
+        for name in sysfs.names(f'{directory}/{uuid}/devices')
     }
 
 

@@ -54,10 +54,10 @@ def _nvmet_ports(host: Snapshot) -> dict[str, str]:
     A port without a subsystem does not listen: nvmet_port_subsys_allow_link()
     in drivers/nvme/target/configfs.c.
     """
-    folder = f'{configfs.root("nvmet", "nvmet")}/ports'
+    directory = f'{configfs.root("nvmet", "nvmet")}/ports'
     found: dict[str, str] = {}
-    for name in sysfs.names(folder):
-        path = f'{folder}/{name}'
+    for name in sysfs.names(directory):
+        path = f'{directory}/{name}'
         if not sysfs.names(f'{path}/subsystems'):
             continue
         kind = sysfs.read(f'{path}/addr_trtype')
@@ -74,13 +74,15 @@ def _nvmet_ports(host: Snapshot) -> dict[str, str]:
 
 def _lio_ports(host: Snapshot) -> dict[str, str]:
     """The port of the SCSI target by the function that it depends on."""
-    folder = configfs.root('target_core_mod', 'target')
+    directory = configfs.root('target_core_mod', 'target')
     found: dict[str, str] = {}
-    for fabric in sysfs.folders(folder):
+    for fabric in sysfs.folders(directory):
         if fabric == 'core':
             continue
-        for name in sysfs.folders(f'{folder}/{fabric}'):
-            places = _places(host, fabric, name, f'{folder}/{fabric}/{name}')
+        for name in sysfs.folders(f'{directory}/{fabric}'):
+            places = _places(
+                host, fabric, name, f'{directory}/{fabric}/{name}'
+            )
             label = f'{name} ({fabric}) of the SCSI target'
             found.update(_by_function(places, label))
     return found
@@ -102,9 +104,9 @@ def _places(
     wanted = name.partition('@')[0].removeprefix('0x')
     wanted = wanted.replace(':', '').lower()
     for kind, file in (('fc_host', 'port_name'), ('infiniband', '')):
-        folder = f'{sysfs.SYS}/class/{kind}'
-        for device in sysfs.names(folder):
-            here = f'{folder}/{device}'
+        directory = f'{sysfs.SYS}/class/{kind}'
+        for device in sysfs.names(directory):
+            here = f'{directory}/{device}'
             texts = (
                 [sysfs.read(f'{here}/{file}')]
                 if file

@@ -37,7 +37,7 @@ def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
         # The kernel removes the directory along with the last device in it:
         # cleanup_glue_dir() in drivers/base/core.c.
         shown = len(sysfs.names(path))
-        if not shown or shown < sysfs.count_folders(path):
+        if not shown or shown < sysfs.count_directories(path):
             return service_refusals.INTERFACE_ELSEWHERE.say(
                 what=_KINDS[kind], driver=function.driver
             )

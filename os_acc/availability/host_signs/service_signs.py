@@ -34,10 +34,10 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
         # Without the module ipmi_devintf the class is empty, and the kernel
         # has a watchdog or the power switch by it all the same:
         # __ipmi_bmc_register() in drivers/char/ipmi/ipmi_msghandler.c.
-        folder = f'{sysfs.SYS}/bus/platform/devices'
-        for each in sysfs.names(folder):
+        directory = f'{sysfs.SYS}/bus/platform/devices'
+        for each in sysfs.names(directory):
             if each.startswith('ipmi_bmc.'):
-                place = sysfs.place(f'{folder}/{each}')
+                place = sysfs.place(f'{directory}/{each}')
                 for name in filter(_IPMI.fullmatch, sysfs.names(place)):
                     yield name, sysfs.place(f'{place}/{name}')
 
@@ -76,13 +76,13 @@ def _tpms(host: Snapshot) -> dict[str, Reason]:
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     """Documentation/ABI/testing/sysfs-ibft: the link device of each NIC."""
-    folder = f'{sysfs.SYS}/firmware/ibft'
+    directory = f'{sysfs.SYS}/firmware/ibft'
     return classes.by_function(
         (
-            sysfs.place(f'{folder}/{name}/device'),
+            sysfs.place(f'{directory}/{name}/device'),
             service_refusals.BOOTS_FROM.say(name=name),
         )
-        for name in sysfs.names(folder)
+        for name in sysfs.names(directory)
         if name.startswith('ethernet')
     )
 

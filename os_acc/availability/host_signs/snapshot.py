@@ -103,7 +103,7 @@ class Snapshot:
             found.append(there)
         return found
 
-    def folders(self, path: str) -> list[str]:
+    def directories(self, path: str) -> list[str]:
         """The directories of a device and of the NVMe subsystems on it.
 
         A namespace of several paths has its character device, such as ng0n1,

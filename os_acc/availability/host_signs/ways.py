@@ -71,9 +71,10 @@ class Ways:
 
     def __init__(self, interfaces: dict[str, str]) -> None:
         self._interfaces = interfaces
-        folder = f'{sysfs.SYS}/class/nvme-subsystem'
+        directory = f'{sysfs.SYS}/class/nvme-subsystem'
         self._subsystems = {
-            sysfs.place(f'{folder}/{name}') for name in sysfs.names(folder)
+            sysfs.place(f'{directory}/{name}')
+            for name in sysfs.names(directory)
         }
 
     @functools.cached_property
@@ -82,11 +83,11 @@ class Ways:
 
     def every(self) -> list[str]:
         """The ways by all that a block device may need."""
-        folders = ('nvme', 'fc_host', 'scsi_host')
+        directories = ('nvme', 'fc_host', 'scsi_host')
         return [f'{path}/' for path in self._interfaces.values()] + [
-            sysfs.place(f'{sysfs.SYS}/class/{folder}/{name}')
-            for folder in folders
-            for name in sysfs.names(f'{sysfs.SYS}/class/{folder}')
+            sysfs.place(f'{sysfs.SYS}/class/{directory}/{name}')
+            for directory in directories
+            for name in sysfs.names(f'{sysfs.SYS}/class/{directory}')
         ]
 
     def of_block(self, path: str) -> list[str]:
@@ -155,11 +156,11 @@ class Ways:
 
         :param text: such as nn-0x20000090fa942779:pn-0x10000090fa942779
         """
-        folder = f'{sysfs.SYS}/class/fc_host'
+        directory = f'{sysfs.SYS}/class/fc_host'
         match = _PORT_NAME.search(text)
         every, found = [], []
-        for name in sysfs.names(folder):
-            way = sysfs.place(f'{folder}/{name}')
+        for name in sysfs.names(directory):
+            way = sysfs.place(f'{directory}/{name}')
             every.append(way)
             port = sysfs.read(f'{way}/port_name') or ''
             if match and port.removeprefix('0x') == match[2].lower():
@@ -202,15 +203,15 @@ class Ways:
         The address of the host is the local address of its connection:
         iscsi_sw_tcp_host_get_param() in drivers/scsi/iscsi_tcp.c.
         """
-        folder = f'{sysfs.SYS}/class/iscsi_host/{host}'
+        directory = f'{sysfs.SYS}/class/iscsi_host/{host}'
         peers = f'{sysfs.SYS}/class/iscsi_connection'
         found: list[str] = []
         for name in sysfs.names(peers):
             if name.startswith(f'connection{session}:'):
                 found += self._of_connection(
-                    _told(f'{folder}/netdev'),
+                    _told(f'{directory}/netdev'),
                     _told(f'{peers}/{name}/local_ipaddr')
-                    or _told(f'{folder}/ipaddress'),
+                    or _told(f'{directory}/ipaddress'),
                     _told(f'{peers}/{name}/address')
                     or _told(f'{peers}/{name}/persistent_address'),
                 )

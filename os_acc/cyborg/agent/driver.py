@@ -123,13 +123,13 @@ def _connect() -> api.API:
 def _bitstream(image_path: str) -> str:
     """Name a bitstream for os_acc.program_device().
 
-    :returns: the path, if its folder is allowed. Otherwise the UUID of the
+    :returns: the path, if its directory is allowed. Otherwise the UUID of the
         image: os-acc then gets it from Glance itself, and checks it
     """
     real = os.path.realpath(image_path)
-    folders = os_acc.CONF[bitstream_opts.GROUP].allowed_folders
-    for folder in folders:
-        if real.startswith(os.path.realpath(folder).rstrip('/') + '/'):
+    directories = os_acc.CONF[bitstream_opts.GROUP].allowed_folders
+    for directory in directories:
+        if real.startswith(os.path.realpath(directory).rstrip('/') + '/'):
             return image_path
     match = _IMAGE.fullmatch(os.path.basename(image_path))
     return match[1] if match else image_path

@@ -164,7 +164,7 @@ def _queues_taken(
 ) -> Iterator[Reason]:
     """The VANs of other journals that have the files as work queues."""
     for node in found.own:
-        found_at = idxd.queue_at(file_place.of(node.number).folder or '')
+        found_at = idxd.queue_at(file_place.of(node.number).directory or '')
         if found_at is None:
             continue
         address, queue = found_at

@@ -45,15 +45,15 @@ def files_of(address: str) -> list[device_file.DeviceFile]:
         class is bound to the function. A file may not be there yet
     """
     return sorted(
-        _read(f'{pci.folder(address)}/{CLASS}'),
+        _read(f'{pci.directory(address)}/{CLASS}'),
         key=lambda each: each.number,
     )
 
 
-def _read(folder: str) -> list[device_file.DeviceFile]:
+def _read(directory: str) -> list[device_file.DeviceFile]:
     found = (
-        device_file.read(_path(name), f'{folder}/{name}')
-        for name in sysfs.folders(folder)
+        device_file.read(_path(name), f'{directory}/{name}')
+        for name in sysfs.folders(directory)
         if _NAME.fullmatch(name)
     )
     return [each for each in found if each is not None]
@@ -90,10 +90,10 @@ def shown(
 
 def others() -> list[Other]:
     """The accelerators of this host that are no PCI functions."""
-    folder = f'{sysfs.SYS}/class/{CLASS}'
+    directory = f'{sysfs.SYS}/class/{CLASS}'
     found = []
-    for name in filter(_NAME.fullmatch, sysfs.names(folder)):
-        device = sysfs.link(f'{sysfs.place(f"{folder}/{name}")}/device')
+    for name in filter(_NAME.fullmatch, sysfs.names(directory)):
+        device = sysfs.link(f'{sysfs.place(f"{directory}/{name}")}/device')
         if device is not None and not pci.is_address(device):
             found.append(
                 Other(

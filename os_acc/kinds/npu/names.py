@@ -5,7 +5,8 @@
 They are stable: the kernel numbers its devices (accel0) as it finds them, so
 the number may change at a boot and when a driver is bound again. The PCI
 address does not. The part behind it is none that file_place makes of the name
-of a folder in sysfs, so no accelerator of the driver devfile has such a name.
+of a directory in sysfs, so no accelerator of the driver devfile has such a
+name.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def check(address: str, region: str, path: str) -> None:
     :param path: the bitstream
     :raises DeviceBusy: if a guest has the device open, or an earlier command
         for it has not ended
-    :raises BitstreamError: if the file is in none of the allowed folders
+    :raises BitstreamError: if the file is in none of the allowed directories
     :raises DeviceError: if the command does not exist
     """
     function, spec = _device(address, region)

@@ -49,8 +49,8 @@ def check(address: str, region: str, path: str, seconds: float) -> None:
     :param path: the image
     :param seconds: how long binding the PF again may take
     :raises DeviceBusy: if the device is open, or is being programmed
-    :raises BitstreamError: if the image is in none of the allowed folders, is
-        no GBS, or was built for another interface
+    :raises BitstreamError: if the image is in none of the allowed directories,
+        is no GBS, or was built for another interface
     :raises DeviceError: if the PF is not bound to dfl-pci, or has no such port
     """
     function = _device(address, region)
@@ -140,7 +140,7 @@ def heal(address: str, region: str, seconds: float) -> bool:
         with contextlib.ExitStack() as stack:
             for each in (address, *function.vf_addresses):
                 lock = operation_lock.held(
-                    pci.folder(each), deadline.left(0.2)
+                    pci.directory(each), deadline.left(0.2)
                 )
                 stack.enter_context(lock)
             stack.enter_context(turn.taken(function, ''))

@@ -54,7 +54,9 @@ def reenumerate(address: str, seconds: float) -> None:
             chip = chips.of(function)
             for each in chip.parents:
                 stack.enter_context(
-                    operation_lock.held(pci.folder(each), deadline.left(0.5))
+                    operation_lock.held(
+                        pci.directory(each), deadline.left(0.5)
+                    )
                 )
                 stack.enter_context(_no_command(each))
             _check_unused(address, chip)
@@ -97,7 +99,7 @@ def _remove_and_find(chip: chips.Chip) -> None:
             if sriov.count(each):
                 vf_number.remove(each, None)
         for each in chip.parents:
-            _write(f'{pci.folder(each)}/remove', each)
+            _write(f'{pci.directory(each)}/remove', each)
     finally:
         # Also if the kernel refuses to remove one of several functions.
         _scan(buses, chip.address)

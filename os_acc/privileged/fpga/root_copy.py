@@ -2,10 +2,10 @@
 
 """Root's copy of an image, so that nobody can change the image in use.
 
-Each copy is in a folder of its own with a random name. The folder is locked
-with flock(2) while the copy is in use; the command that reads the copy
+Each copy is in a directory of its own with a random name. The directory is
+locked with flock(2) while the copy is in use; the command that reads the copy
 inherits the lock. If the daemon is killed, the copy stays. made() and sweep()
-remove the folders that nobody has locked.
+remove the directories that nobody has locked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from os_acc.privileged import root_folder
 
 #: Only root can write in it. Root creates it. It is no option, because a
 #: caller must not choose it. It is not in /run, which is in memory.
-FOLDER = '/var/lib/os-acc-images'
+DIRECTORY = '/var/lib/os-acc-images'
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -39,8 +39,8 @@ class Copy(NamedTuple):
     """A copy of an image.
 
     :ivar path: its path
-    :ivar lock: the file descriptor of its locked folder, for the command that
-        uses the copy
+    :ivar lock: the file descriptor of its locked directory, for the command
+        that uses the copy
     """
 
     path: str
@@ -49,7 +49,8 @@ class Copy(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
-    """Open an image that lies in one of the allowed folders, or in the cache.
+    """Open an image that lies in one of the allowed directories, or in the
+    cache.
 
     :returns: its real path, and the open file
     :raises BitstreamError: if it is in none of them, or cannot be opened
@@ -58,13 +59,13 @@ def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
     if not isinstance(path, str):
         arguments.refuse('path', path, 'the path of a bitstream')
     conf = cfg.CONF
-    folders = list(conf[bitstream_opts.GROUP].allowed_folders)
+    directories = list(conf[bitstream_opts.GROUP].allowed_folders)
     cache = bitstream_opts.cache_path(conf).rstrip('/')
-    # The unprivileged user could replace the folder by a link to any other.
+    # The unprivileged user could replace the directory by a link to any other.
     if not os.path.islink(cache):
-        folders.append(cache)
+        directories.append(cache)
     with bitstream_file.opened(
-        path, folders, bitstream_opts.max_bytes(conf)
+        path, directories, bitstream_opts.max_bytes(conf)
     ) as found:
         yield found
 
@@ -77,17 +78,17 @@ def made(file: BinaryIO, name: str, digest: str) -> Iterator[Copy]:
     :param digest: the image's SHA-256
     :raises BitstreamError: if the image has another checksum or is too large,
         or the disk is full
-    :raises PrivilegeError: if others than root can write to the folder
+    :raises PrivilegeError: if others than root can write to the directory
     """
     sweep()
     with contextlib.ExitStack() as stack:
-        top = root_folder.open_at(FOLDER)
+        top = root_folder.open_at(DIRECTORY)
         stack.callback(os.close, top)
-        own, lock = _new_folder(top)
+        own, lock = _new_directory(top)
         stack.callback(os.close, lock)
         stack.callback(_remove, top, own, lock)
         _copy(file, name, digest, lock)
-        yield Copy(f'{FOLDER}/{own}/{name}', lock)
+        yield Copy(f'{DIRECTORY}/{own}/{name}', lock)
 
 
 def sweep() -> bool:
@@ -96,9 +97,9 @@ def sweep() -> bool:
     :returns: whether none is left
     :raises PrivilegeError: as made()
     """
-    if not os.path.lexists(FOLDER):
+    if not os.path.lexists(DIRECTORY):
         return True
-    top = root_folder.open_at(FOLDER)
+    top = root_folder.open_at(DIRECTORY)
     try:
         with _locked(top):
             names = os.listdir(top)
@@ -110,7 +111,7 @@ def sweep() -> bool:
 def _sweep_one(top: int, name: str) -> bool:
     try:
         fd = os.open(name, _OPEN, dir_fd=top)
-    except OSError:  # no folder, so no copy; or its user has removed it
+    except OSError:  # no directory, so no copy; or its user has removed it
         return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,13 +123,13 @@ def _sweep_one(top: int, name: str) -> bool:
         os.close(fd)
 
 
-def _new_folder(top: int) -> tuple[str, int]:
-    """Make a locked folder.
+def _new_directory(top: int) -> tuple[str, int]:
+    """Make a locked directory.
 
     :returns: its name, and its file descriptor
     """
     name = secrets.token_hex(16)
-    # Under the lock of sweep(): it must not remove a folder that is new.
+    # Under the lock of sweep(): it must not remove a directory that is new.
     with _locked(top):
         os.mkdir(name, stat.S_IRWXU, dir_fd=top)
         fd = os.open(name, _OPEN, dir_fd=top)
@@ -136,14 +137,14 @@ def _new_folder(top: int) -> tuple[str, int]:
     return name, fd
 
 
-def _copy(file: BinaryIO, name: str, digest: str, folder: int) -> None:
+def _copy(file: BinaryIO, name: str, digest: str, directory: int) -> None:
     most = bitstream_opts.max_bytes(cfg.CONF)
     try:
         fd = os.open(
             name,
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
             stat.S_IRUSR,
-            dir_fd=folder,
+            dir_fd=directory,
         )
         with open(fd, 'wb') as copy:
             found = bitstream_file.of_file(file, name, most, copy=copy)
@@ -152,7 +153,7 @@ def _copy(file: BinaryIO, name: str, digest: str, folder: int) -> None:
             raise
         raise exception.BitstreamError(
             bitstream=name,
-            reason=f'it cannot be copied to {FOLDER}: {err.strerror}',
+            reason=f'it cannot be copied to {DIRECTORY}: {err.strerror}',
         ) from err
     if found['sha256'] != digest:
         raise exception.BitstreamError(
@@ -164,7 +165,7 @@ def _copy(file: BinaryIO, name: str, digest: str, folder: int) -> None:
 
 
 def _remove(top: int, name: str, fd: int) -> None:
-    """Remove a folder and the files in it; what is gone is ignored."""
+    """Remove a directory and the files in it; what is gone is ignored."""
     with contextlib.suppress(FileNotFoundError):
         for each in os.listdir(fd):
             os.unlink(each, dir_fd=fd)
@@ -173,7 +174,7 @@ def _remove(top: int, name: str, fd: int) -> None:
 
 @contextlib.contextmanager
 def _locked(fd: int) -> Iterator[None]:
-    # It is held only for a moment, and only root can open the folder.
+    # It is held only for a moment, and only root can open the directory.
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         yield

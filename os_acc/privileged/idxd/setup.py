@@ -112,8 +112,8 @@ def start(device: idxd.Device, seconds: float) -> None:
     :raises DeviceError: if the kernel refuses
     :raises Timeout: if it is not enabled in time
     """
-    folder = idxd.bus_folder('idxd')
-    _write(f'{folder}/bind', device.name, device)
+    directory = idxd.bus_directory('idxd')
+    _write(f'{directory}/bind', device.name, device)
     _wait(device, idxd.ENABLED, seconds)
 
 
@@ -122,8 +122,8 @@ def stop(device: idxd.Device, seconds: float) -> None:
 
     :raises DeviceError, Timeout: as start()
     """
-    folder = idxd.bus_folder('idxd')
-    _write(f'{folder}/unbind', device.name, device)
+    directory = idxd.bus_directory('idxd')
+    _write(f'{directory}/unbind', device.name, device)
     _wait(device, idxd.DISABLED, seconds)
 
 
@@ -184,8 +184,8 @@ def enable(device: idxd.Device, queue: idxd.Queue, seconds: float) -> None:
     :raises DeviceError: if the kernel refuses
     :raises Timeout: if its device file does not appear in time
     """
-    folder = idxd.bus_folder('user')
-    _write(f'{folder}/bind', queue.name, device)
+    directory = idxd.bus_directory('user')
+    _write(f'{directory}/bind', queue.name, device)
     waiting.until(
         lambda: _has_file(device.address, queue.number),
         seconds,
@@ -208,8 +208,8 @@ def disable(device: idxd.Device, queue: idxd.Queue, seconds: float) -> None:
     :raises Timeout: if it is not disabled in time
     """
     driver = queue.driver or 'user'
-    folder = idxd.bus_folder(driver)
-    _write(f'{folder}/unbind', queue.name, device)
+    directory = idxd.bus_directory(driver)
+    _write(f'{directory}/unbind', queue.name, device)
     waiting.until(
         lambda: sysfs.read(f'{queue.path}/state') == idxd.DISABLED,
         seconds,

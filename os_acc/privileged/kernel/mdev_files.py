@@ -26,8 +26,8 @@ def create(wanted: mdev.Mdev, seconds: float) -> None:
     :raises Timeout: if it does not appear in time
     """
     mdev.check_name(wanted.type, 'type')
-    path = f'{mdev.types_folder(wanted.parent)}/{wanted.type}/create'
-    mdev.folder(wanted.uuid)
+    path = f'{mdev.types_directory(wanted.parent)}/{wanted.type}/create'
+    mdev.directory(wanted.uuid)
     try:
         sysfs.write(path, wanted.uuid)
     except OSError as err:
@@ -53,7 +53,7 @@ def remove(uuid: str, seconds: float) -> None:
     :raises DeviceError: if the parent's driver refuses
     :raises Timeout: if it still exists at the end
     """
-    path = mdev.folder(uuid)
+    path = mdev.directory(uuid)
 
     def gone() -> bool:
         try:

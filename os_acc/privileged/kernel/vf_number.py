@@ -37,7 +37,7 @@ def create(pf: str, number: int, seconds: float) -> None:
     if sriov.autoprobe(pf) == '1':
         _write(pf, 'sriov_drivers_autoprobe', '0')
     _write(pf, 'sriov_numvfs', str(number))
-    got = sysfs.read_int(f'{pci.folder(pf)}/sriov_numvfs') or 0
+    got = sysfs.read_int(f'{pci.directory(pf)}/sriov_numvfs') or 0
     if got != number:
         # Some drivers make fewer and only log a warning.
         _write(pf, 'sriov_numvfs', '0')
@@ -79,7 +79,7 @@ def restore_autoprobe(pf: str, before: str | None) -> None:
 
 def _write(pf: str, name: str, text: str) -> None:
     try:
-        sysfs.write(f'{pci.folder(pf)}/{name}', text)
+        sysfs.write(f'{pci.directory(pf)}/{name}', text)
     except OSError as err:
         known = _REASONS.get(err.errno or 0)
         reason = f'{known} ({err.strerror})' if known else err.strerror

@@ -74,7 +74,7 @@ def bind(address: str, driver: str, seconds: float) -> None:
     waiting.until(
         lambda: any(
             os.path.exists(file.path)
-            for file in vfio.device_nodes(pci.folder(address))
+            for file in vfio.device_nodes(pci.directory(address))
         ),
         left,
         f'a file in {sysfs.DEV}/vfio/devices for PCI function {address}',
@@ -98,7 +98,7 @@ def restore(address: str, to: vfio.Binding, seconds: float) -> None:
             _unbind(address, now.driver)
         if to.driver is not None:
             # drivers_probe could bind it to another driver.
-            _write(address, f'{pci.driver_folder(to.driver)}/bind', address)
+            _write(address, f'{pci.driver_directory(to.driver)}/bind', address)
             waiting.until(
                 lambda: pci.driver_of(address) == to.driver,
                 seconds,
@@ -121,7 +121,7 @@ def rebind(address: str, driver: str, seconds: float) -> None:
     """
     if pci.driver_of(address) is not None:
         _unbind(address, driver)
-    _write(address, f'{pci.driver_folder(driver)}/bind', address)
+    _write(address, f'{pci.driver_directory(driver)}/bind', address)
     waiting.until(
         lambda: pci.driver_of(address) == driver,
         seconds,
@@ -134,12 +134,12 @@ def _override(address: str, driver: str | None) -> None:
     # A line feed clears it, an empty write does not: driver_set_override() in
     # drivers/base/driver.c.
     text = '\n' if driver is None else driver
-    _write(address, f'{pci.folder(address)}/driver_override', text)
+    _write(address, f'{pci.directory(address)}/driver_override', text)
 
 
 def _unbind(address: str, driver: str) -> None:
     try:
-        sysfs.write(f'{pci.driver_folder(driver)}/unbind', address)
+        sysfs.write(f'{pci.driver_directory(driver)}/unbind', address)
     except OSError as err:
         # ENODEV: it is not bound to that driver any more.
         if err.errno != errno.ENODEV or pci.driver_of(address) == driver:

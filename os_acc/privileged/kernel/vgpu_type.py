@@ -27,7 +27,8 @@ def set_type(address: str, number: int, seconds: float) -> None:
             return True
         try:
             sysfs.write(
-                f'{pci.folder(address)}/nvidia/current_vgpu_type', str(number)
+                f'{pci.directory(address)}/nvidia/current_vgpu_type',
+                str(number),
             )
         except OSError as err:
             # The driver answers EPERM while a guest shuts down.

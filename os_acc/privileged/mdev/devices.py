@@ -35,7 +35,7 @@ def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
     deadline = waiting.Deadline(seconds)
 
     def act() -> None:
-        path = mdev.parent_folder(parent)
+        path = mdev.parent_directory(parent)
         with operation_lock.held(path, deadline.left(0.5)):
             _remember(wanted)
             mdev_files.create(wanted, deadline.left())
@@ -53,7 +53,7 @@ def announce(uuid: str, parent: str, kind: str, seconds: float) -> None:
     :raises DeviceBusy: if it exists already
     """
     wanted = _wanted(uuid, parent, kind)
-    path = mdev.parent_folder(parent)
+    path = mdev.parent_directory(parent)
     with operation_lock.held(path, arguments.seconds(seconds)):
         _remember(wanted)
 
@@ -94,7 +94,7 @@ def remove(
     seconds = arguments.seconds(seconds)
     wanted = arguments.an_mdev(uuid, parent, kind)
     release_seconds = arguments.seconds(release_seconds)
-    path, folder = mdev.parent_folder(parent), mdev.folder(uuid)
+    path, directory = mdev.parent_directory(parent), mdev.directory(uuid)
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
         notes.forget(
@@ -126,8 +126,10 @@ def remove(
     mdev.check_same(there, wanted)
     if known is None:
         return False
-    with operation_lock.held(folder, seconds / 2) as lock:
-        device_users.wait_until_closed(folder, f'mdev {uuid}', release_seconds)
+    with operation_lock.held(directory, seconds / 2) as lock:
+        device_users.wait_until_closed(
+            directory, f'mdev {uuid}', release_seconds
+        )
         cleaned = cleaning.run_command(uuid)
         deadline = waiting.Deadline(seconds)
 
@@ -151,7 +153,7 @@ def hold(uuid: str) -> None:
 
     :raises DeviceNotFound: if there is none, or device_spec does not offer it
     """
-    mdev.folder(uuid)
+    mdev.directory(uuid)
     if (there := mdev.find(uuid)) is None:
         raise exception.DeviceNotFound(
             wanted=f'mdev {uuid}', reason='this host has none'
@@ -167,7 +169,7 @@ def released(uuid: str, release_seconds: float) -> None:
 
     :raises DeviceBusy: if the guest still has it open
     """
-    mdev.folder(uuid)
+    mdev.directory(uuid)
     release_seconds = arguments.seconds(release_seconds)
     # Otherwise its owner has removed it already.
     notes.check_noted(notes.MDEV, uuid)
@@ -177,10 +179,10 @@ def released(uuid: str, release_seconds: float) -> None:
             lambda: offers.check_mdev(there, new=False)
         ):
             return
-        folder = mdev.folder(uuid)
-        with operation_lock.held(folder, release_seconds):
+        directory = mdev.directory(uuid)
+        with operation_lock.held(directory, release_seconds):
             device_users.wait_until_closed(
-                folder, f'mdev {uuid}', release_seconds
+                directory, f'mdev {uuid}', release_seconds
             )
             cleaned = cleaning.run_command(uuid)
     # If os-acc made it in place of the Cyborg agent, it is the agent's now.

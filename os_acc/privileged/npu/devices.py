@@ -148,7 +148,7 @@ def give_back(
     :raises DeviceError: if the device does not come back. The VAN keeps it
     :raises Timeout: if that does not end in time
     """
-    pci.folder(address)  # it checks the address
+    pci.directory(address)  # it checks the address
     arguments.uuid(instance_uuid)
     name = npu_names.name_of(address)
     notes.check_noted(notes.FILE, name)

@@ -154,17 +154,17 @@ def connector(commands: Commands, multipath: bool) -> Any:
 
 
 def _set_lock_path(conf: cfg.ConfigOpts) -> None:
-    """Have os-brick lock in a folder of root's.
+    """Have os-brick lock in a directory of root's.
 
-    In the folder of Nova's locks, root would make files that Nova cannot open.
-    The two need no common lock, because they connect by other host NQNs.
+    In the directory of Nova's locks, root would make files that Nova cannot
+    open. The two need no common lock, because they connect by other host NQNs.
     """
-    os.close(root_folder.open_folder('os-brick'))
+    os.close(root_folder.open_directory('os-brick'))
     path = f'{root_folder.PATH}/os-brick'
     if 'privsep_context' in conf:
         conf.set_override('lock_path', path, 'os_brick')
     else:
-        # A service that runs as root may have its own folder.
+        # A service that runs as root may have its own directory.
         conf.set_default('lock_path', path, 'os_brick')
 
 

@@ -134,12 +134,12 @@ def local(reference: str | None) -> Iterator[Bitstream | None]:
 @contextlib.contextmanager
 def _local(path: str) -> Iterator[Bitstream]:
     conf = cfg.CONF
-    folders = conf[options.GROUP].allowed_folders
+    directories = conf[options.GROUP].allowed_folders
     most = options.max_bytes(conf)
-    with bitstream_file.opened(path, folders, most) as (real, file):
+    with bitstream_file.opened(path, directories, most) as (real, file):
         if os.path.lexists(path + options.SIDECAR):
             beside = bitstream_file.opened(
-                path + options.SIDECAR, folders, 4096
+                path + options.SIDECAR, directories, 4096
             )
             with beside as (_, text):
                 words = text.read(4096).decode(errors='replace').split()
@@ -148,7 +148,7 @@ def _local(path: str) -> Iterator[Bitstream]:
             )
             digest = checksums.verify(file, wanted, path, most)
         else:
-            # The folder belongs to the operator: no checksum is required.
+            # The directory belongs to the operator: no checksum is required.
             digest = bitstream_file.of_file(file, path, most)['sha256']
         yield Bitstream(real, digest)
 

@@ -52,8 +52,10 @@ def held(
         the cache cannot store it; it is removed then
     :raises Timeout: if another download of the file takes too long
     """
-    folder = _folder(bitstream)
-    path = os.path.join(folder, f'{wanted.algorithm}-{wanted.value}{suffix}')
+    directory = _directory(bitstream)
+    path = os.path.join(
+        directory, f'{wanted.algorithm}-{wanted.value}{suffix}'
+    )
     try:
         with _locked(path + PART, bitstream) as part:
             found = _existing(path, wanted, bitstream)
@@ -63,21 +65,21 @@ def held(
                 part.close()
     except OSError as err:
         raise exception.BitstreamError(
-            bitstream=bitstream, reason=f'the cache {folder} failed: {err}'
+            bitstream=bitstream, reason=f'the cache {directory} failed: {err}'
         ) from err
     with file:
         os.utime(path)
         yield path, digest
 
 
-def _folder(bitstream: str) -> str:
-    """Create the folder; check who can access it.
+def _directory(bitstream: str) -> str:
+    """Create the directory; check who can access it.
 
     It must be private to this user, or shared with a group of this user.
     """
     path = options.cache_path(cfg.CONF)
     try:
-        state_files.make_folder(path)
+        state_files.make_directory(path)
         found = os.lstat(path)
     except OSError as err:
         raise exception.BitstreamError(
@@ -91,9 +93,9 @@ def _folder(bitstream: str) -> str:
     if not stat.S_ISDIR(found.st_mode) or not (private or shared):
         raise exception.BitstreamError(
             bitstream=bitstream,
-            reason=f'the cache {path} must be a folder of user id '
-            f'{os.geteuid()} with mode 0700, or a folder with mode 2770 of a '
-            f'group that this user is in{sharing.hint(path)}',
+            reason=f'the cache {path} must be a directory of user id '
+            f'{os.geteuid()} with mode 0700, or a directory with mode 2770 of '
+            f'a group that this user is in{sharing.hint(path)}',
         )
     return path
 
@@ -165,7 +167,7 @@ def _existing(
     return None
 
 
-def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
+def _make_room(directory: str, new: BinaryIO, bitstream: str) -> None:
     """Remove the least recently used files until the new one fits.
 
     :raises BitstreamError: if the files in use leave too little room
@@ -173,7 +175,7 @@ def _make_room(folder: str, new: BinaryIO, bitstream: str) -> None:
     mine = os.fstat(new.fileno())
     most = options.cache_bytes(cfg.CONF)
     others = []
-    for entry in os.scandir(folder):
+    for entry in os.scandir(directory):
         # Another process may have removed it.
         with contextlib.suppress(FileNotFoundError):
             found = entry.stat(follow_symlinks=False)

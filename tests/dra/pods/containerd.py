@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A containerd of the tests: its own folders, and an image of busybox."""
+"""A containerd of the tests: its own directories, and an image of busybox."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _IMAGES = ('test.invalid/pause:1', 'test.invalid/busybox:1')
 _APPLETS = ('sh', 'ls', 'sleep', 'dd', 'mknod')
 _CONFIG = """
 version = 3
-root = "{folder}/lib"
-state = "{folder}/state"
+root = "{directory}/lib"
+state = "{directory}/state"
 disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
-  address = "{folder}/containerd.sock"
+  address = "{directory}/containerd.sock"
 [ttrpc]
-  address = "{folder}/ttrpc.sock"
+  address = "{directory}/ttrpc.sock"
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "test.invalid/pause:1"
 [plugins."io.containerd.cri.v1.runtime"]
   enable_cdi = true
-  cdi_spec_dirs = ["{folder}/cdi"]
+  cdi_spec_dirs = ["{directory}/cdi"]
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["{folder}/cni"]
-    conf_dir = "{folder}/cni"
+    bin_dirs = ["{directory}/cni"]
+    conf_dir = "{directory}/cni"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
@@ -49,25 +49,25 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 class Containerd:
-    """The runtime, and the folder of its CDI specs.
+    """The runtime, and the directory of its CDI specs.
 
-    :param folder: its own; a short path, and on no overlay
+    :param directory: its own; a short path, and on no overlay
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-        self.socket = str(folder / 'containerd.sock')
-        self.specs = folder / 'cdi'
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._directory = directory
+        self.socket = str(directory / 'containerd.sock')
+        self.specs = directory / 'cdi'
         self.specs.mkdir(parents=True)
         self.specs.chmod(0o755)
         runc = shutil.which('runc', path=f'{os.environ["PATH"]}:/usr/sbin')
-        config = folder / 'containerd.toml'
-        config.write_text(_CONFIG.format(folder=folder, runc=runc))
+        config = directory / 'containerd.toml'
+        config.write_text(_CONFIG.format(directory=directory, runc=runc))
         self._environment = {
             **os.environ,
             'PATH': f'{BIN}:{os.environ["PATH"]}:/usr/sbin',
         }
-        with open(folder / 'log', 'w') as log:
+        with open(directory / 'log', 'w') as log:
             self._process = subprocess.Popen(
                 [str(BIN / 'containerd'), '-c', str(config), '-l', 'info'],
                 stdout=log,
@@ -79,8 +79,8 @@ class Containerd:
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < end, self.log()
             time.sleep(0.2)
-        write_image(BIN / 'busybox', folder / 'image.tar')
-        self._ctr('-n', 'k8s.io', 'images', 'import', f'{folder}/image.tar')
+        write_image(BIN / 'busybox', directory / 'image.tar')
+        self._ctr('-n', 'k8s.io', 'images', 'import', f'{directory}/image.tar')
 
     def _ctr(self, *arguments: str, check: bool = True) -> Any:
         return subprocess.run(
@@ -92,7 +92,7 @@ class Containerd:
         )
 
     def log(self) -> str:
-        return (self._folder / 'log').read_text()
+        return (self._directory / 'log').read_text()
 
     def close(self) -> None:
         """End what a failed test has left, and the runtime."""
@@ -108,7 +108,7 @@ class Containerd:
         with open('/proc/self/mountinfo') as file:
             mounts = [line.split()[4] for line in file]
         for mount in sorted(mounts, reverse=True):
-            if mount.startswith(f'{self._folder}/'):
+            if mount.startswith(f'{self._directory}/'):
                 with contextlib.suppress(subprocess.CalledProcessError):
                     subprocess.run(['umount', mount], check=True)
 

@@ -44,26 +44,26 @@ def containerd():
 
 @pytest.fixture
 def devices():
-    """Two accelerators, as a folder of /dev."""
-    folder = pathlib.Path(f'/dev/os-acc-dra-{os.getpid()}')
-    folder.mkdir(mode=0o755)
+    """Two accelerators, as a directory of /dev."""
+    directory = pathlib.Path(f'/dev/os-acc-dra-{os.getpid()}')
+    directory.mkdir(mode=0o755)
     for number in range(2):
         os.mknod(
-            folder / f'acc{number}',
+            directory / f'acc{number}',
             stat.S_IFCHR | 0o660,
             os.makedev(1, 250 + number),
         )
-    yield folder
-    shutil.rmtree(folder)
+    yield directory
+    shutil.rmtree(directory)
 
 
 class Pods:
     """A node with a driver, a kubelet and a runtime."""
 
-    def __init__(self, place, folder, server, containerd, devices):
+    def __init__(self, place, directory, server, containerd, devices):
         self.server, self.devices = server, devices
         self.specs = containerd.specs
-        self._place, self._folder = place, folder
+        self._place, self._directory = place, directory
         self._socket = containerd.socket
         self._running = []
         node = {'apiVersion': 'v1', 'kind': 'Node', 'metadata': {'name': NODE}}
@@ -78,7 +78,7 @@ class Pods:
         )
         self.driver = Program(
             self._place,
-            self._folder,
+            self._directory,
             self.server.kubeconfig(self._place / 'kubeconfig'),
             f'release_timeout = 3\ndevice_spec = {entry}\n'
             f'[os_acc_cdi]\nspec_dir = {self.specs}\n',
@@ -87,7 +87,7 @@ class Pods:
 
     def restart_kubelet(self):
         self.kubelet = stand_in_kubelet.Kubelet(
-            self._folder, self.server, cri_socket=self._socket
+            self._directory, self.server, cri_socket=self._socket
         )
         self.kubelet.register()
 
@@ -227,7 +227,8 @@ def test_a_kill_at_any_moment(pods, delay):
 
 @pytest.mark.timeout(1200)
 def test_crashes(pods):
-    """The driver is killed, the folder of the specs emptied, the kubelet new.
+    """The driver is killed, the directory of the specs emptied, the kubelet
+    new.
 
     What a claim has is the same afterwards, and nobody else gets it.
     """

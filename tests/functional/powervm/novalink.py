@@ -116,7 +116,7 @@ class NovaLink:
         self._lost: list[float | None] = []
         self._garbled = False
         self._tokens: set[str] = set()
-        self._folder = tempfile.TemporaryDirectory(prefix='novalink-')
+        self._directory = tempfile.TemporaryDirectory(prefix='novalink-')
         self._server = novalink_http.Server(self)
         self.port: int = self._server.server_address[1]
         self._revisions = itertools.count(959374938)
@@ -152,7 +152,7 @@ class NovaLink:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
-            self._folder.cleanup()
+            self._directory.cleanup()
             for made in self.sessions:
                 # Otherwise it logs that it cannot log off.
                 made._logged_in = False
@@ -425,7 +425,7 @@ class NovaLink:
         if self.mc_type == 'HMC':
             body = _LOGON_RESPONSE_HMC % token
             return novalink_http.Answer(200, body.encode())
-        file = pathlib.Path(self._folder.name, f'token-{token[:8]}')
+        file = pathlib.Path(self._directory.name, f'token-{token[:8]}')
         file.write_text(token)
         return novalink_http.Answer(200, (_LOGON_RESPONSE % file).encode())
 

@@ -34,12 +34,12 @@ class TestFlavor(base.OperationsTest):
 
     def setUp(self) -> None:
         super().setUp()
-        folder = str(
+        directory = str(
             pathlib.Path(self.useFixture(fixtures.TempDir()).path) / 'made'
         )
-        self.flags(provider_config_location=folder, group='compute')
+        self.flags(provider_config_location=directory, group='compute')
         provider_config.install(
-            folder, inventory.offer(os_acc.get_devices()), used=()
+            directory, inventory.offer(os_acc.get_devices()), used=()
         )
         self.add_host('compute1')
         self.flavor_id = self._create_flavor(

@@ -100,7 +100,7 @@ class TestOneHost(base.OperationsTest):
         self.assert_untouched()
 
     def test_rescue_and_unrescue(self) -> None:
-        # Nova keeps the XML in the folder of the instance's disks, and its
+        # Nova keeps the XML in the directory of the instance's disks, and its
         # tests make no disks.
         path = pathlib.Path(base.CONF.instances_path)
         (path / self.server['id']).mkdir()

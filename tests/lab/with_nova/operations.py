@@ -7,7 +7,7 @@ with nova.conf, Nova's root helper and Nova's own loader of compute drivers.
 What Nova asks the other services for is answered here:
 
 * the conductor: it saves nothing, and every list it is asked for is empty;
-* Glance: an image is a file of the same name in a folder;
+* Glance: an image is a file of the same name in a directory;
 * Neutron: the instances have no ports.
 """
 
@@ -75,20 +75,20 @@ class Conductor:
 class Images:
     """Answers the calls to Glance.
 
-    :param folder: the files of the images, by the image's id
+    :param directory: the files of the images, by the image's id
     """
 
-    def __init__(self, folder: str) -> None:
-        self.folder = pathlib.Path(folder)
+    def __init__(self, directory: str) -> None:
+        self.directory = pathlib.Path(directory)
 
     def get(self, context: Any, image: str, **options: Any) -> Any:
-        size = (self.folder / image).stat().st_size
+        size = (self.directory / image).stat().st_size
         return {'id': image, 'disk_format': 'raw', 'size': size}
 
     def download(
         self, context: Any, image: str, *, dest_path: str, **options: Any
     ) -> None:
-        shutil.copyfile(self.folder / image, dest_path)
+        shutil.copyfile(self.directory / image, dest_path)
 
 
 class VirtAPI:

@@ -149,25 +149,25 @@ def _nova_host() -> None:
 
 @pytest.fixture(scope='module')
 def images(_nova_host, libvirtd):
-    """A folder with a kernel, its initrd, and an empty root disk."""
-    folder = NOVA_HOME / 'glance'
-    folder.mkdir()
+    """A directory with a kernel, its initrd, and an empty root disk."""
+    directory = NOVA_HOME / 'glance'
+    directory.mkdir()
     for name, file in (
         (IMAGES['kernel_id'], 'vmlinuz'),
         (IMAGES['ramdisk_id'], 'initrd'),
     ):
-        shutil.copy(libvirtd.folder / file, folder / name)
-    with open(folder / IMAGES['image_ref'], 'wb') as disk:
+        shutil.copy(libvirtd.directory / file, directory / name)
+    with open(directory / IMAGES['image_ref'], 'wb') as disk:
         disk.truncate(1 << 20)
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         path.chmod(0o644)
-    return folder
+    return directory
 
 
 class Service:
     """nova-compute, as the user nova.
 
-    :param images: the folder of the images
+    :param images: the directory of the images
     """
 
     def __init__(self, images: pathlib.Path) -> None:
@@ -289,11 +289,15 @@ def daemons() -> dict[str, int]:
 
 def notes_of_the_daemon() -> list[str]:
     """What os-acc's daemon has noted of devices that it has given out."""
-    folders = ('/run/os-acc/functions', '/run/os-acc/mdevs', '/run/os-acc/vfs')
+    directories = (
+        '/run/os-acc/functions',
+        '/run/os-acc/mdevs',
+        '/run/os-acc/vfs',
+    )
     return [
         str(path)
-        for folder in (*folders, '/var/lib/os-acc-root')
-        for path in pathlib.Path(folder).iterdir()
+        for directory in (*directories, '/var/lib/os-acc-root')
+        for path in pathlib.Path(directory).iterdir()
     ]
 
 

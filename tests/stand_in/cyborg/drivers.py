@@ -74,7 +74,7 @@ class FPGA(Plain):
         acts.act('program')
         reported = acts.told('reports')
         if reported:
-            (acts.FOLDER / 'function').write_text(reported)
+            (acts.DIRECTORY / 'function').write_text(reported)
         if acts.told('program') == 'lose':
-            (acts.FOLDER / 'devices').write_text('[]')
+            (acts.DIRECTORY / 'devices').write_text('[]')
         return acts.told('program') != 'false'

@@ -115,8 +115,8 @@ class Helpers:
         self,
     ) -> tuple[subprocess.Popen[bytes], socket.socket, cyborg_output.Output]:
         """Start a process: the leader of a session, and a socket to it."""
-        folder = os.path.dirname(cyborg_helper.__file__)
-        script = os.path.join(folder, '__main__.py')
+        directory = os.path.dirname(cyborg_helper.__file__)
+        script = os.path.join(directory, '__main__.py')
         channel, theirs = socket.socketpair()
         reader, writer = os.pipe()
         try:

@@ -116,7 +116,7 @@ def show(
                 f'mode {each.mode:04o}'
                 for each in found.files
             ],
-            'sysfs': found.place.folder,
+            'sysfs': found.place.directory,
             'subsystem': found.place.subsystem or None,
             'pci functions': list(found.place.functions),
             'mediated devices': list(found.place.mdevs),

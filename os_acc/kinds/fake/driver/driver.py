@@ -53,7 +53,7 @@ OPTS = (
         'hardware_path',
         default='',
         sample_default='<state_path>/fake-hardware',
-        help='Folder that stands for the hardware. It has a file for each '
+        help='Directory that stands for the hardware. It has a file for each '
         'handle in use and for each programmed device.',
     ),
     cfg.DictOpt(

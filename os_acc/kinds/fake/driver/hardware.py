@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The hardware of the driver fake: a folder of files.
+"""The hardware of the driver fake: a directory of files.
 
 Each handle in use has a file that names the VAN that uses it. The file is
 created exclusively, so that two users of one handle are detected even if the
@@ -122,11 +122,11 @@ def _handle(
 
 
 class Hardware:
-    """The folder that stands for the hardware.
+    """The directory that stands for the hardware.
 
     Many threads and processes may use it at the same time.
 
-    :param path: of the folder; empty: fake-hardware in state_path
+    :param path: of the directory; empty: fake-hardware in state_path
     """
 
     def __init__(self, path: str) -> None:
@@ -140,7 +140,7 @@ class Hardware:
         :raises DeviceBusy: if another VAN has it
         """
         mine = {'van': van_uuid, 'instance': instance_uuid}
-        state_files.make_folder(self.path)
+        state_files.make_directory(self.path)
         # Written under another name, then linked: nobody reads half a file.
         path = self._file('handle', handle)
         fd, new = state_files.new_file(self.path)
@@ -192,7 +192,7 @@ class Hardware:
 
     def program(self, device: str, function_id: str) -> None:
         """Store a device's new function. The caller holds the slot's lock."""
-        state_files.make_folder(self.path)
+        state_files.make_directory(self.path)
         path = self._file('device', device)
         count = self._read(path).get('programmed', 0)
         fd, new = state_files.new_file(self.path)

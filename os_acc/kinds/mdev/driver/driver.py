@@ -120,7 +120,7 @@ class MdevDriver(driver.DriverBase):
                 'parent': found.parent,
                 'mdev type': found.type,
                 'iommu group': sysfs.link(
-                    f'{mdev.folder(address)}/iommu_group'
+                    f'{mdev.directory(address)}/iommu_group'
                 ),
             }
         if address not in mdev_types.parents() or pci.is_address(address):
@@ -272,7 +272,7 @@ class MdevDriver(driver.DriverBase):
         if van.handle is not None and isinstance(wanted, objects.MdevHandle):
             # After a reboot the parent may appear only once a service of its
             # vendor has started.
-            path = mdev.parent_folder(wanted.parent)
+            path = mdev.parent_directory(wanted.parent)
             waiting.until(
                 lambda: os.path.isdir(path),
                 CONF.os_acc.device_timeout,

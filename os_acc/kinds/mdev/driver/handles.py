@@ -94,7 +94,7 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
             reason='the privileged daemon has no record of making it: it was '
             'made by an earlier version of os-acc, or the record below '
             f'{root_folder.PATH} was lost. Remove it as root, and run os-acc '
-            f'recover: echo 1 > {mdev.folder(wanted.uuid)}/remove',
+            f'recover: echo 1 > {mdev.directory(wanted.uuid)}/remove',
         )
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'mdev %s removed', wanted.uuid

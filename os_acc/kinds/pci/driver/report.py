@@ -206,8 +206,8 @@ def findings(
         yield Finding(
             'device_spec',
             finding.WARNING,
-            'it is not set, and the folder device_spec_dir has no entry: no '
-            'device of this host is offered',
+            'it is not set, and the directory device_spec_dir has no entry: '
+            'no device of this host is offered',
             'os-acc device spec proposes entries; os-acc device allow ADDRESS '
             'offers one device',
         )

@@ -136,7 +136,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             # nvidia, and the upstream kernel's nvidia-vgpu-vfio
             if not driver_name.startswith('nvidia'):
                 continue
-            for address in sysfs.names(pci.driver_folder(driver_name)):
+            for address in sysfs.names(pci.driver_directory(driver_name)):
                 if not pci.is_address(address):
                     continue
                 with choosing.noting(address, unreadable):
@@ -392,6 +392,6 @@ def _vendor_file(address: str, name: str) -> str | None:
     The driver answers ENXIO as long as the VF has no vGPU.
     """
     try:
-        return sysfs.read(f'{pci.folder(address)}/nvidia/{name}')
+        return sysfs.read(f'{pci.directory(address)}/nvidia/{name}')
     except OSError:
         return None

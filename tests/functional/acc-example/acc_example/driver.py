@@ -45,7 +45,7 @@ class ExampleDriver(driver.DriverBase):
 
     def is_intact(self, van):
         return os.path.exists(
-            os.path.join(self.config.folder, van.handle.name)
+            os.path.join(self.config.directory, van.handle.name)
         )
 
     def unprepareVAN(self, van, instance_info):

@@ -7,5 +7,5 @@ from oslo_config import cfg
 GROUP = 'os_acc_example'
 OPTS = (
     cfg.ListOpt('slots', default=['slot0'], help='Names of the slots.'),
-    cfg.StrOpt('folder', help='Where a slot in use is a file.'),
+    cfg.StrOpt('directory', help='Where a slot in use is a file.'),
 )

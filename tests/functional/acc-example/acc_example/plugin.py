@@ -13,7 +13,7 @@ from os_acc import plugin
 class ExamplePlugin(plugin.PluginBase):
     CONFIG_OPTS = (
         cfg.StrOpt('element', default='slot', help='What a guest has.'),
-        cfg.StrOpt('guests', help='Folder of the guests that run.'),
+        cfg.StrOpt('guests', help='Directory of the guests that run.'),
     )
 
     def describe(self):

@@ -34,10 +34,10 @@ def give_back(slot: str) -> None:
 
 def _file(slot: str) -> str:
     # The caller can be any process of the service's user. So the names and
-    # the folder come from root's configuration.
+    # the directory come from root's configuration.
     values = CONTEXT.options(options.GROUP, options.OPTS)
     if slot not in values.slots:
         raise exception.InvalidRequest(
             subject='example', field='slot', value=slot, expected='a slot'
         )
-    return os.path.join(values.folder, slot)
+    return os.path.join(values.directory, slot)

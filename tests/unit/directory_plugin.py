@@ -14,7 +14,7 @@ from os_acc import testing
 from os_acc.deadlines import waiting
 
 # The key of driver_data: by which name the guest has the device.
-DEVICE = 'folder_device'
+DEVICE = 'directory_device'
 
 
 class NoGuest(Exception):
@@ -53,7 +53,7 @@ class Hypervisor:
             raise OSError(111, 'Connection refused')
 
 
-class FolderPlugin(plugin.PluginBase):
+class DirectoryPlugin(plugin.PluginBase):
     """Writes a file for each VAN, and attaches a device to a live guest."""
 
     hypervisor: Hypervisor
@@ -114,21 +114,21 @@ class FolderPlugin(plugin.PluginBase):
         waiting.until(lambda: not self.has(van), 0.05, 'the guest')
 
 
-class Folder(testing.PluginContract):
-    """The folder and its guests. A subclass names the plugin."""
+class Directory(testing.PluginContract):
+    """The directory and its guests. A subclass names the plugin."""
 
-    plugin_class = FolderPlugin
+    plugin_class = DirectoryPlugin
 
     @pytest.fixture(autouse=True)
-    def folder(self, tmp_path):
+    def directory(self, tmp_path):
         self.make(tmp_path)
 
-    def make(self, folder):
-        self.path, self.hypervisor = folder / 'guests', Hypervisor()
+    def make(self, directory):
+        self.path, self.hypervisor = directory / 'guests', Hypervisor()
         self.path.mkdir()
 
     def make_plugin(self):
-        made = self.plugin_class.load('folder')
+        made = self.plugin_class.load('directory')
         made.path, made.hypervisor = self.path, self.hypervisor
         return made
 
@@ -178,15 +178,15 @@ class Folder(testing.PluginContract):
             each.unlink()
 
 
-def run_check(broken, check, folder, patch, seconds=60.0):
-    """Run a check of the kit on a plugin of the folder.
+def run_check(broken, check, directory, patch, seconds=60.0):
+    """Run a check of the kit on a plugin of the directory.
 
     :param seconds: how long a call of the plugin may take
     """
-    contract = Folder()
+    contract = Directory()
     contract.plugin_class, contract.call_seconds = broken, seconds
-    contract.make(folder)
-    service = contract.start(folder, patch)
+    contract.make(directory)
+    service = contract.start(directory, patch)
     try:
         getattr(contract, f'test_{check}')(service)
     finally:
