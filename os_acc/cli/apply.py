@@ -89,6 +89,7 @@ class Apply(base.Command, listing.Listing):
         if parsed_args.check:
             done = applying.check(base.look(), document)
             self._changes = results.WOULD_CHANGE in done.results()
+            self.unfinished = results.FAILED in done.results()
         else:
             # Root may write what is offered, and not a service's journal.
             offers = self._offer(document)

@@ -149,6 +149,8 @@ def _tried(step: steps.Step) -> objects.ApplyStep:
 def _would(step: steps.Step) -> objects.ApplyStep:
     if step.act is None:
         return _told(step, results.UNCHANGED)
+    if step.fault is not None:
+        return _told(step, results.FAILED, step.fault)
     users = '; '.join(step.users()) or None
     return _told(step, results.WOULD_CHANGE, users)
 

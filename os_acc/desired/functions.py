@@ -61,6 +61,7 @@ def find(
                 callback,
             ),
             functools.partial(_users, host, wanted),
+            _fault(devices.get(wanted.device), wanted.region),
         )
 
 
@@ -83,6 +84,14 @@ def _devices(host: host_module.Host) -> list[objects.Device]:
         return discovery.devices(host)
     except exception.DiscoveryFailed as err:
         return list(err.devices)
+
+
+def _fault(device: objects.Device | None, region: str) -> str | None:
+    """Why a region cannot be programmed: the device has other ones."""
+    if device is None or not device.functions or region in device.functions:
+        return None
+    known = ', '.join(map(repr, sorted(device.functions)))
+    return f'region is {region or None!r}, expected one of {known}'
 
 
 def _inside(device: objects.Device | None, region: str) -> str | None:

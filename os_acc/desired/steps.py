@@ -24,6 +24,8 @@ class Step:
     :ivar act: does it; None: there is nothing to do. It raises DeviceBusy or
         DeviceInUseByHost if somebody is in the way, before it touches anything
     :ivar users: says who would be in the way now, a clause for each
+    :ivar fault: why it would fail, as far as that is known before; None:
+        nothing is known
     """
 
     part: str
@@ -32,3 +34,4 @@ class Step:
     after: str
     act: Callable[[], object] | None = None
     users: Callable[[], list[str]] = nobody
+    fault: str | None = None

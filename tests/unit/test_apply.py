@@ -204,6 +204,15 @@ def test_a_region_that_a_van_has(here):
 # --- failures
 
 
+def test_a_check_tells_a_region_that_the_device_lacks(here):
+    wanted = [('fpga', '', 'aes')]
+    for check in (True, False):
+        (step,) = here.apply(functions=wanted, check=check).steps
+        assert step.result == 'failed'
+        assert "region is None, expected one of '0', '1'" in step.reason
+    assert 'aes' not in here.inside()
+
+
 def test_vfs_that_cannot_be_made(here):
     """The VFs of before are made again, and the rest is done."""
     here.apply(applied.pf())

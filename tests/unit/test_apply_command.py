@@ -85,7 +85,7 @@ def test_a_wrong_document(run, here, tmp_path, check):
     result = run('apply', path, *['--check'] * check)
     assert result.code == (1 if check else 2)
     assert f'{path}, line 2' in ' '.join(result.err.split())
-    assert 'did you mean offered?' in ' '.join(result.err.split())
+    assert "did you mean 'offered'?" in ' '.join(result.err.split())
 
 
 def test_somebody_is_in_the_way(run, here, write):

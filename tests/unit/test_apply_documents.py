@@ -86,12 +86,18 @@ def test_the_schema_has_the_keys_of_device_spec():
 @pytest.mark.parametrize(
     ('old', 'new', 'line', 'field', 'expected'),
     [
-        ('num_vfs', 'num_vf', 3, 'offered[0].num_vf', 'did you mean num_vfs?'),
+        (
+            'num_vfs',
+            'num_vf',
+            3,
+            'offered[0].num_vf',
+            "did you mean 'num_vfs'?",
+        ),
         ('shared: 2', 'shared: none', 5, 'offered[1].shared', 'number'),
         ('num_vfs: 2', 'num_vfs: 0', 3, 'offered[0].num_vfs', '1 to 65535'),
         ('version: 1', 'version: 2', 1, 'version', '1'),
         ('version: 1', '', 2, 'version', 'a value'),
-        ('functions', 'function', 6, 'function', 'did you mean functions?'),
+        ('functions', 'function', 6, 'function', "did you mean 'functions'?"),
         ('function: aes', 'x: aes', 9, 'functions[0].x', 'no such key'),
         ('device: fpga', '', 8, 'functions[0].device', 'a value'),
         ('"0"', '0', 8, 'functions[0].region', 'as a text'),
