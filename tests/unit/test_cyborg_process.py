@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import cyborg_host
 from cyborg_stand_in import F1
 from cyborg_stand_in import FPGA
 from cyborg_stand_in import cause
+from cyborg_stand_in import driver
 from cyborg_stand_in import found
 from cyborg_stand_in import option
 from cyborg_stand_in import pids
@@ -29,9 +31,23 @@ from os_acc import exception
 from os_acc.kinds.cyborg.driver import output
 
 
-def test_no_process_is_left(here):
-    assert FPGA in found()
+def test_one_process_serves_all_calls(here, caplog):
+    caplog.set_level(logging.INFO)
     assert pids(here) == set()
+    found()
+    (pid,) = pids(here)
+    found()
+    assert pids(here) == {pid}
+    assert caplog.text.count('runs in a separate process') == 1
+
+
+def test_a_process_that_died_in_between(here):
+    found()
+    (pid,) = pids(here)
+    os.kill(pid, signal.SIGKILL)
+    assert cyborg_host.gone(pid)
+    assert FPGA in found()
+    assert len(pids(here)) == 1
 
 
 def test_what_is_printed_is_logged(here, caplog):
@@ -135,27 +151,31 @@ def test_a_forked_child_does_not_answer(here, told, status):
         ['sockets of the child', 0],
         ['the child ended', status],
     ]
+    # The same process serves the next call.
+    (pid,) = pids(here)
     assert FPGA in found()
-    assert pids(here) == set()
+    assert pids(here) == {pid}
 
 
-GOOD = '{"result": "17"}'
+GOOD = '{"id": 1, "result": "17"}'
 
 
 @pytest.mark.parametrize(
     ('answer', 'text'),
     [
-        ('["result", 1]', 'neither a result nor an error'),
-        ('{}', 'neither a result nor an error'),
-        ('{"error": "text"}', 'neither a result nor an error'),
-        ('{"result": 1, "error": {}}', 'neither a result nor an'),
+        ('{"id": 0, "result": "17"}', 'expected the id 1'),
+        ('{"result": "17"}', 'expected the id 1'),
+        ('["id", 1]', 'expected the id 1'),
+        ('{"id": 1}', 'neither a result nor an error'),
+        ('{"id": 1, "error": "text"}', 'neither a result nor an error'),
+        ('{"id": 1, "result": 1, "error": {}}', 'neither a result nor an'),
         ('INFO the tool begins', 'no JSON'),
         ('[' * 100_000, 'no JSON'),
         ('\\377\\376', 'no JSON'),
         (f'{GOOD}\\n{GOOD}', 'more than one line'),
     ],
 )
-def test_a_wrong_answer(here, tmp_path, answer, text):
+def test_an_answer_to_another_request(here, tmp_path, answer, text):
     script = tmp_path / 'answer'
     script.write_text(f"read -r request <&0; printf '{answer}\\n' >&0\n")
     python = tmp_path / 'python'
@@ -177,6 +197,18 @@ def test_an_answer_that_does_not_end(here, tmp_path):
     with pytest.raises(exception.DiscoveryFailed, match='without an end'):
         os_acc.get_devices()
     assert pids(here) == set()
+
+
+def test_a_late_answer_does_not_fail_the_next_call(here, tmp_path):
+    """A process that sent something while it was idle is replaced."""
+    found()
+    (pid,) = pids(here)
+    here.tell('discover-plain', 'answer later')
+    found()
+    here.tell('discover-plain', '')
+    cyborg_host.wait_for(here.directory / 'answered')
+    assert FPGA in found()
+    assert cyborg_host.gone(pid)
 
 
 def test_cyborg_is_not_installed(here, tmp_path, monkeypatch):
@@ -218,6 +250,22 @@ def test_a_helper_that_does_not_answer(here, tmp_path):
     with pytest.raises(exception.DiscoveryFailed, match='Waited'):
         os_acc.get_devices()
     assert pids(here) == set()
+
+
+def test_a_fork_has_its_own(here):
+    found()
+    (pid,) = pids(here)
+    child = os.fork()
+    if child == 0:
+        ok = False
+        try:
+            ok = driver().can_handle(vf(0)) and pid not in pids(here)
+        finally:
+            os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cyborg_host.alive(pid)
+    assert FPGA in found()
+    assert pids(here) == {pid}
 
 
 def test_it_ends_with_its_parent(here):

@@ -210,7 +210,8 @@ def test_others_go_on_while_one_hangs(here):
     thread.join()
     assert 'was killed by signal 9' in str(errors[0])
     assert all(cyborg_host.gone(pid) for pid in hanging)
-    assert pids(here) == set()
+    # One helper is kept.
+    assert len(pids(here)) == 1
 
 
 def test_programmed_again_after_a_reboot(here):

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-DIRECTORY = pathlib.Path(os.environ['STAND_IN'])
+FOLDER = pathlib.Path(os.environ['STAND_IN'])
 
 # Made when a test asks for one: the long text takes time.
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -36,12 +36,12 @@ PRINTED = {
 
 
 def told(step: str) -> str:
-    path = DIRECTORY / step
+    path = FOLDER / step
     return path.read_text() if path.exists() else ''
 
 
 def note(what: Any) -> None:
-    with open(DIRECTORY / 'calls', 'a') as file:
+    with open(FOLDER / 'calls', 'a') as file:
         file.write(json.dumps(what) + '\n')
 
 
@@ -73,8 +73,8 @@ def keep_output() -> None:
 
 def hang() -> None:
     child = subprocess.Popen(['sleep', '600'])
-    (DIRECTORY / 'child.new').write_text(f'{os.getpid()} {child.pid}')
-    (DIRECTORY / 'child.new').rename(DIRECTORY / 'child')
+    (FOLDER / 'child.new').write_text(f'{os.getpid()} {child.pid}')
+    (FOLDER / 'child.new').rename(FOLDER / 'child')
     time.sleep(600)
 
 
@@ -108,9 +108,21 @@ def sockets() -> list[int]:
 
 def wait() -> None:
     """Take as long as the test wants."""
-    (DIRECTORY / 'waits').touch()
-    while not (DIRECTORY / 'go').exists():
+    (FOLDER / 'waits').touch()
+    while not (FOLDER / 'go').exists():
         time.sleep(0.02)
+
+
+def answer_later() -> None:
+    """Have an answer sent after this call, as a child that C code forks."""
+    (number,) = sockets()
+    answer = '{"id": 0, "result": null}'
+    subprocess.Popen(
+        f"sleep 0.3; echo '{answer}' >&{number}; touch answered",
+        shell=True,
+        cwd=FOLDER,
+        pass_fds=[number],
+    )
 
 
 ACTS: dict[str, Callable[[], None]] = {
@@ -123,4 +135,5 @@ ACTS: dict[str, Callable[[], None]] = {
     'fork': fork,
     'fork and raise': functools.partial(fork, RuntimeError('the child')),
     'fork and exit': functools.partial(fork, SystemExit(7)),
+    'answer later': answer_later,
 }

@@ -2,17 +2,18 @@
 
 """Runs OpenStack Cyborg's drivers for the driver cyborg.
 
-Standard input is a socket. The process receives one line, the request, sends
-one line as the answer, and ends. Both are JSON::
+Standard input is a socket. Each line that the process receives is a request,
+and it sends one line as the answer. Both are JSON::
 
-    {"drivers": [...], "config_files": [...],
-     "method": "program", "params": {...}}
-    {"result": true}
-    {"error": {"kind": "failed", "message": "OSError: ...", "errno": 17}}
+    {"id": 7, "method": "program", "params": {...}}
+    {"id": 7, "result": true}
+    {"id": 7, "error": {"kind": "failed", "message": "OSError: ...",
+                        "errno": 17}}
 
-The kind of an error is ``fatal`` if Cyborg or one of its drivers cannot be
-loaded, or the process needs too much memory. Else it is ``failed``. Everything
-that is printed or logged goes to standard error.
+The answer has the id of its request. The kind of an error is ``fatal`` if the
+process must be ended: Cyborg or one of its drivers cannot be loaded, or the
+process needs too much memory. Else it is ``failed``. Everything that is
+printed or logged goes to standard error.
 
 A child that a driver forks does not get the socket, and ends when it returns
 from the driver: only this process answers.
@@ -62,13 +63,19 @@ class Drivers:
     """The enabled drivers of Cyborg, by the names of their entry points.
 
     Each public method is a method of the protocol; its arguments are params.
-
-    :param names: of the entry points
-    :param config_files: Cyborg's configuration files
-    :raises Missing: if Cyborg or a driver cannot be loaded
     """
 
-    def __init__(self, names: list[str], config_files: list[str]) -> None:
+    def __init__(self) -> None:
+        self._drivers: dict[str, Any] = {}
+
+    def setup(self, drivers: list[str], config_files: list[str]) -> str:
+        """Load Cyborg and create an instance of each driver.
+
+        :param drivers: names of entry points
+        :param config_files: Cyborg's configuration files
+        :returns: the version of Cyborg
+        :raises Missing: if Cyborg or a driver cannot be loaded
+        """
         try:
             import cyborg.conf
             import cyborg.objects
@@ -85,7 +92,12 @@ class Drivers:
             # Root needs no privileged daemon of Cyborg.
             cyborg.privsep.sys_admin_pctxt.set_client_mode(False)
         cyborg.objects.register_all()
-        self._drivers = {name: _load(name) for name in names}
+        for name in drivers:
+            self._drivers[name] = _load(name)
+        return _version()
+
+    def ping(self) -> bool:
+        return True
 
     def discover(self) -> dict[str, Any]:
         """List the devices of all drivers, and the errors of failed ones."""
@@ -143,6 +155,15 @@ def _load(name: str) -> Any:
         ) from err
 
 
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version('openstack-cyborg')
+    except metadata.PackageNotFoundError:
+        return 'unknown'
+
+
 def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
     """Turn a DriverDevice (cyborg/objects/driver_objects) to plain values."""
     return {
@@ -194,36 +215,37 @@ class Channel:
     def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=number)
         self._owner = os.getpid()
+        # The id of the request that is being served.
+        self._current: int | None = None
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._hide)
 
     def serve(self) -> None:
-        """Answer the request."""
+        """Answer requests until the other side closes the socket."""
+        drivers = Drivers()
         with self._socket.makefile(encoding='utf-8', newline='\n') as lines:
-            line = lines.readline()
-        if not line:
-            return
-        request = json.loads(line)
-        failure = None
-        try:
-            drivers = Drivers(request['drivers'], request['config_files'])
-            result = getattr(drivers, request['method'])(**request['params'])
-            answer = json.dumps({'result': result})
-        except BaseException as err:
-            failure = err
-        # end() would throw away what was printed.
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-        if os.getpid() != self._owner:
-            _leave(failure)
-        if failure is None:
-            self._send(answer)
-        else:
-            self.refuse(_error(request['method'], failure))
+            for line in lines:
+                request = json.loads(line)
+                self._current = request['id']
+                failure = None
+                try:
+                    method = getattr(drivers, request['method'])
+                    result = method(**request['params'])
+                    answer = json.dumps(
+                        {'id': self._current, 'result': result}
+                    )
+                except BaseException as err:
+                    failure = err
+                if os.getpid() != self._owner:
+                    _leave(failure)
+                if failure is None:
+                    self._send(answer)
+                else:
+                    self.refuse(_error(request['method'], failure))
 
     def refuse(self, error: dict[str, Any]) -> None:
-        """Answer the request with an error."""
-        self._send(json.dumps({'error': error}))
+        """Answer the request that is being served with an error."""
+        self._send(json.dumps({'id': self._current, 'error': error}))
 
     def watch(self, parent: int) -> None:
         """Wait until the other side is gone, then end this process at once.
@@ -264,6 +286,8 @@ def _leave(failure: BaseException | None) -> NoReturn:
     elif failure is not None:
         LOG.error('A forked child failed', exc_info=failure)
         status = 1
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
     os._exit(status & 0xFF)
 
 
