@@ -9,17 +9,20 @@ from collections.abc import Sequence
 
 from os_acc import exception
 from os_acc.deadlines import waiting
-from os_acc.refusals import refusals
 
 
 def wait(
-    device: str, users: Callable[[], Sequence[str]], seconds: float
+    device: str,
+    users: Callable[[], Sequence[str]],
+    seconds: float,
+    text: Callable[[Sequence[str]], str] = '; '.join,
 ) -> None:
     """Wait until nobody has a device open.
 
     :param device: the device, for the error
     :param users: finds who has it open: a clause for each
     :param seconds: how long to wait; 0: look once
+    :param text: makes the reason of the error of these clauses
     :raises DeviceBusy: if somebody still has it open
     """
     found: list[str] = []
@@ -33,5 +36,5 @@ def wait(
     except exception.Timeout as err:
         raise exception.DeviceBusy(
             device=f'{device} (after {seconds:g} s)',
-            reason=refusals.opened(found).text,
+            reason=text(found),
         ) from err

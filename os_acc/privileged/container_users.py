@@ -7,11 +7,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from os_acc import exception
 from os_acc.containers import spec as container_spec
 from os_acc.containers import use as container_use
-from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
+from os_acc.privileged import closing
 from os_acc.privileged import undo_log
 
 
@@ -22,19 +21,12 @@ def wait(van: str, known: undo_log.ContainerSpec, seconds: float) -> None:
     :raises DeviceBusy: if one still has it after that time
     :raises PrivilegeError: as container_use.users_of()
     """
-    users: list[str] = []
-
-    def ended() -> bool:
-        users[:] = find(van, known)
-        return not users
-
-    try:
-        waiting.until(ended, seconds, van)
-    except exception.Timeout as err:
-        raise exception.DeviceBusy(
-            device=f'VAN {van} (after {seconds:g} s)',
-            reason=f'{users[0]}; stop the container first',
-        ) from err
+    closing.wait(
+        f'VAN {van}',
+        lambda: find(van, known),
+        seconds,
+        lambda users: f'{users[0]}; stop the container first',
+    )
 
 
 def find(van: str, known: undo_log.ContainerSpec) -> list[str]:

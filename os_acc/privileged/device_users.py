@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+import operator
 
-from os_acc import exception
 from os_acc.availability import host_use
-from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import mdev
@@ -18,6 +17,7 @@ from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.kernel import vfio_users
 from os_acc.privileged import arguments
+from os_acc.privileged import closing
 from os_acc.privileged import context
 from os_acc.privileged import function_notes
 from os_acc.privileged import storage
@@ -148,23 +148,20 @@ def wait_until_closed(
     files = vfio.nodes(path)
     if not files:
         return
-    users: list[str] = []
+    known: list[str] = []
 
-    def closed() -> bool:
+    def users() -> list[str]:
         held = [file for file in files if vfio.is_held(file)]
         # While the kernel says so, one look for the process is enough: that
         # look reads the open files of every process.
-        if not (users and held):
-            users[:] = open_files.users_of(files) or [
+        if not (known and held):
+            known[:] = open_files.users_of(files) or [
                 refusals.STILL_OPEN.say(path=file.path).text for file in held
             ]
-        if users and shares and vfio_users.have_others_only(path):
-            users.clear()
-        return not users
+        if known and shares and vfio_users.have_others_only(path):
+            known.clear()
+        return known
 
-    try:
-        waiting.until(closed, arguments.seconds(seconds), device)
-    except exception.Timeout as err:
-        raise exception.DeviceBusy(
-            device=f'{device} (after {seconds:g} s)', reason=users[0]
-        ) from err
+    closing.wait(
+        device, users, arguments.seconds(seconds), operator.itemgetter(0)
+    )

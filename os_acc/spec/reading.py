@@ -267,7 +267,7 @@ def _check_known(key: str, value: Any) -> None:
                 key, value, f'no {key} in an entry without {entry.KEY}'
             )
     if key not in _KEYS:
-        known = sorted([*_KEYS, *(entry.KEY for entry in entries)])
+        known = [*_KEYS, *(entry.KEY for entry in entries)]
         spec_values.refuse_key(key, known)
 
 

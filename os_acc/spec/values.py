@@ -73,8 +73,24 @@ def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
     :raises InvalidRequest: always
     """
     near = places.meant(key, known)
-    names = 'a key that exists' if near else f'one of {", ".join(known)}'
+    names = (
+        'a key that exists' if near else f'one of {", ".join(sorted(known))}'
+    )
     refuse('key', key, f'{names}{where}{near}')
+
+
+def check_keys(key: str, value: Any, known: Collection[str]) -> None:
+    """Check that the value of a key is an object with keys that exist.
+
+    :raises InvalidRequest: if another key is in it; the error names that
+    """
+    for name in value:
+        if name not in known:
+            refuse(
+                f'{key}.{name}',
+                value[name],
+                f'only the keys {", ".join(sorted(known))}',
+            )
 
 
 def ids(key: str, value: Any) -> str:

@@ -113,8 +113,9 @@ def read(
         elif key in spec_values.OF_EACH_KIND:
             values[key] = common[key](key, value)
         elif key != 'idxd':
-            known = sorted(KEYS | spec_values.OF_EACH_KIND)
-            spec_values.refuse_key(key, known, ', in an entry with idxd')
+            spec_values.refuse_key(
+                key, KEYS | spec_values.OF_EACH_KIND, ', in an entry with idxd'
+            )
     queues = Queues(**settings)
     if queues.threshold is not None:
         if queues.wq_mode != SHARED:

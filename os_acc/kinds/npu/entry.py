@@ -62,21 +62,14 @@ def read(
         if key in also:
             values[key] = common[key](key, value)
         elif key != KEY:
-            known = sorted(KEYS | also)
-            spec_values.refuse_key(key, known, ', in an entry with npu')
+            spec_values.refuse_key(key, KEYS | also, ', in an entry with npu')
     return _settings(item[KEY]), values
 
 
 def _settings(value: Any) -> Npu:
     if not isinstance(value, dict):
         spec_values.refuse(KEY, value, 'a JSON object, which may be empty')
-    for name in value:
-        if name not in _READERS:
-            spec_values.refuse(
-                f'{KEY}.{name}',
-                value[name],
-                f'only the keys {", ".join(sorted(_READERS))}',
-            )
+    spec_values.check_keys(KEY, value, _READERS)
     return Npu(
         **{
             name: _READERS[name](f'{KEY}.{name}', each)

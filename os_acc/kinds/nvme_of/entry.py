@@ -58,13 +58,7 @@ def read(key: str, value: Any) -> Target:
     """Read the value of the key nvme_of."""
     if not isinstance(value, dict):
         spec_values.refuse(key, value, 'a JSON object')
-    for name in value:
-        if name not in _KEYS:
-            spec_values.refuse(
-                f'{key}.{name}',
-                value[name],
-                f'only the keys {", ".join(sorted(_KEYS))}',
-            )
+    spec_values.check_keys(key, value, _KEYS)
     for name in _KEYS[:3]:
         if name not in value:
             spec_values.refuse(f'{key}.{name}', None, f'a value for {name}')

@@ -97,14 +97,7 @@ def restore(address: str, to: vfio.Binding, seconds: float) -> None:
         if now.driver is not None:
             _unbind(address, now.driver)
         if to.driver is not None:
-            # drivers_probe could bind it to another driver.
-            _write(address, f'{pci.driver_directory(to.driver)}/bind', address)
-            waiting.until(
-                lambda: pci.driver_of(address) == to.driver,
-                seconds,
-                f'driver {to.driver} to bind PCI function {address} again',
-                'pci',
-            )
+            _bind(address, to.driver, seconds)
     if vfio.Binding.of(pci.get(address)).override != to.override:
         _override(address, to.override)
 
@@ -121,6 +114,12 @@ def rebind(address: str, driver: str, seconds: float) -> None:
     """
     if pci.driver_of(address) is not None:
         _unbind(address, driver)
+    _bind(address, driver, seconds)
+
+
+def _bind(address: str, driver: str, seconds: float) -> None:
+    """Bind a function to a driver again, and wait until it is bound."""
+    # drivers_probe could bind it to another driver.
     _write(address, f'{pci.driver_directory(driver)}/bind', address)
     waiting.until(
         lambda: pci.driver_of(address) == driver,

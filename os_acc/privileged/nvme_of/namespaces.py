@@ -10,6 +10,7 @@ emptied before another instance gets it: see notes.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
 
@@ -23,6 +24,7 @@ from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
 from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
+from os_acc.privileged import closing
 from os_acc.privileged import command
 from os_acc.privileged import context
 from os_acc.privileged import notes
@@ -249,26 +251,20 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
     :raises DeviceBusy: if somebody still has it open
     :raises DeviceInUseByHost: if the host uses it
     """
-    users: list[str] = []
 
-    def unused() -> bool:
+    def users() -> list[str]:
         reachable = not ended or any(
             block.is_reachable() for block in nvme_of.blocks(wwn)
         )
-        users[:] = namespace_use.users(wwn, reachable)
-        return not users
+        return namespace_use.users(wwn, reachable)
 
     snapshot = host_use.Snapshot.read()
     for obstacle in namespace_use.on_host(wwn, None, snapshot):
         if obstacle.kind is namespace_use.Kind.HOST_USE:
             raise obstacle.error()
-    label = namespace_use.label(wwn)
-    try:
-        waiting.until(unused, seconds, label)
-    except exception.Timeout as err:
-        raise exception.DeviceBusy(
-            device=f'{label} (after {seconds:g} s)', reason=users[0]
-        ) from err
+    closing.wait(
+        namespace_use.label(wwn), users, seconds, operator.itemgetter(0)
+    )
 
 
 def _empty(

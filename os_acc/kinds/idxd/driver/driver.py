@@ -29,6 +29,7 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.idxd.driver import report
 from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
 
@@ -124,7 +125,7 @@ class IdxdDriver(driver.DriverBase):
         self, address: str, request: objects.AcceleratorRequest
     ) -> Iterator[str]:
         """The address of a device, if its work queues serve a request."""
-        offered = report.offered(address, self._specs())
+        offered = pci_listing.offered(address, self._specs(), spec_idxd.KEY)
         if offered is None:
             return
         kind = report.kind_of(offered[1], idxd.find(address))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from os_acc import exception
@@ -22,6 +23,8 @@ from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
+from os_acc.kinds.pci.driver import listing as pci_listing
+from os_acc.refusals import reasons
 from os_acc.spec import device_spec
 
 _CLASS_OF = {'dsa': 'CUSTOM_DSA', 'iax': 'CUSTOM_IAA'}
@@ -54,21 +57,6 @@ def named(specs: device_spec.Specs) -> list[str]:
     )
 
 
-def offered(
-    address: str, specs: device_spec.Specs
-) -> tuple[pci.Function, device_spec.Spec] | None:
-    """A PCI function, with its entry, if its work queues are offered.
-
-    :returns: None also if there is no such function
-    """
-    function = pci.find(address)
-    # Another entry may name it first, or deny it.
-    spec = specs.find(function) if function is not None else None
-    if function is None or spec is None or spec.queues is None:
-        return None
-    return function, spec
-
-
 def device(
     driver: str,
     address: str,
@@ -76,7 +64,7 @@ def device(
     holders: allocated.Holders,
 ) -> objects.Device | None:
     """Report a device with its work queues; None: they are not offered."""
-    there = offered(address, specs)
+    there = pci_listing.offered(address, specs, spec_idxd.KEY)
     if there is None:
         return None
     function, spec = there
@@ -111,8 +99,8 @@ def _handles(
         name = (holder.handle or '').removeprefix('file/')
         if (parts := idxd_names.split(name)) and parts[0] == address:
             numbers.add(parts[1])
-    common = list(_common(function, settings, found, holders))
     given = idxd_availability.files_given(found, holders)
+    common = list(_common(function, settings, found, holders, given))
     for number in sorted(numbers):
         own = common
         if not own and found is not None:
@@ -146,8 +134,12 @@ def _common(
     settings: spec_idxd.Queues | None,
     found: idxd.Device | None,
     holders: allocated.Holders,
+    given: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
-    """Why no work queue of a function can be given out now."""
+    """Why no work queue of a function can be given out now.
+
+    :param given: what files_given() says
+    """
     address = function.address
     yield from _not_free(function, holders)
     yield from idxd_availability.obstacles(
@@ -155,7 +147,7 @@ def _common(
         found,
         settings,
         idxd_availability.has_queues(address, holders),
-        idxd_availability.files_given(found, holders),
+        given,
     )
 
 
@@ -180,7 +172,8 @@ def shown(
     settings = None if spec is None else spec.queues
     if function is None or (found is None and settings is None):
         return None
-    refused = next(_common(function, settings, found, holders), None)
+    given = idxd_availability.files_given(found, holders)
+    refused = next(_common(function, settings, found, holders, given), None)
     told: dict[str, Any] = {
         'address': address,
         'work queues can be given out': 'yes'
@@ -231,7 +224,7 @@ def findings(
     for address in named(specs):
         subject = f'work queues of {address}'
         try:
-            there = offered(address, specs)
+            there = pci_listing.offered(address, specs, spec_idxd.KEY)
             if there is not None:
                 yield from _finding(subject, *there, holders)
         except (OSError, ValueError, exception.DeviceError) as err:
@@ -250,8 +243,9 @@ def _finding(
     for each in _not_free(function, holders):
         yield finding.Finding(subject, finding.WARNING, each.text, each.remedy)
         return
+    given = idxd_availability.files_given(found, holders)
     if found is not None and not any(
-        _common(function, spec.queues, found, holders)
+        _common(function, spec.queues, found, holders, given)
     ):
         count = len(idxd_availability.numbers(found, spec.queues))
         yield finding.Finding(

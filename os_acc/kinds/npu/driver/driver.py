@@ -27,6 +27,7 @@ from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
 from os_acc.kinds.npu.driver import report
 from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class NPUDriver(driver.DriverBase):
         specs = self._specs()
 
         def serving(address: str) -> Iterator[str]:
-            there = report.offered(address, specs)
+            there = pci_listing.offered(address, specs, npu_entry.KEY)
             if (
                 there is not None
                 and npu_facts.files_of(address)

@@ -51,20 +51,6 @@ def named(
     return found
 
 
-def offered(
-    address: str, specs: device_spec.Specs
-) -> tuple[pci.Function, device_spec.Spec] | None:
-    """A PCI function, with its entry, if it is offered as an NPU.
-
-    :returns: None also if there is no such function
-    """
-    function = pci.find(address)
-    spec = specs.find(function) if function is not None else None
-    if function is None or spec is None or not npu_rules.settings_of(spec):
-        return None
-    return function, spec
-
-
 def device(
     driver: str,
     address: str,
@@ -76,7 +62,7 @@ def device(
     :returns: None if it is not offered, or no VAN has it and it has no file
         below /dev/accel, which nothing_offered says
     """
-    there = offered(address, specs)
+    there = pci_listing.offered(address, specs, npu_entry.KEY)
     if there is None:
         return None
     function, spec = there
@@ -154,7 +140,7 @@ def findings(
     for address in named(specs, unreadable):
         subject = npu_rules.label(address)
         try:
-            there = offered(address, specs)
+            there = pci_listing.offered(address, specs, npu_entry.KEY)
             if there is not None and npu_facts.files_of(address):
                 yield _finding(subject, *there, holders)
         except (OSError, ValueError, exception.DeviceError) as err:

@@ -60,6 +60,22 @@ def kind_of(
     return inventory.Names(name, tuple(dict.fromkeys((*spec.traits, *traits))))
 
 
+def offered(
+    address: str, specs: device_spec.Specs, kind: str
+) -> tuple[pci.Function, device_spec.Spec] | None:
+    """A PCI function, with its entry, if that has the key of a kind.
+
+    Another entry may name the function first, or deny it.
+
+    :returns: None also if there is no such function
+    """
+    function = pci.find(address)
+    spec = specs.find(function) if function is not None else None
+    if function is None or spec is None or spec.settings_of(kind) is None:
+        return None
+    return function, spec
+
+
 def listed(
     specs: device_spec.Specs,
     functions: Iterable[pci.Function] | None = None,
