@@ -97,8 +97,8 @@ def obstacles(
 
     :param spec: the entry of device_spec for it; None if there is none
     :param bind: who is to bind it to VFIO, one of device_spec.BINDS
-    :param holders: what the journal knows, and who wants the function; None if
-        the journal is unavailable
+    :param holders: the VANs of the journal, and who wants the function; None
+        if the journal is unavailable
     :param snapshot: pass one when asking about many functions
     :param as_root: this process is root: also find block devices that the
         host has opened exclusively
@@ -158,9 +158,9 @@ def _met(
 def in_the_way(
     function: pci.Function, holders: vans.Vans
 ) -> Sequence[vans.Met]:
-    """The VANs that exclude a function as a whole.
+    """The VANs because of which a function cannot be given out as a whole.
 
-    :param holders: what the journal knows, and who wants the function
+    :param holders: the VANs of the journal, and who wants the function
     """
     return holders.in_the_way(f'pci/{function.address}', function.parent)
 
@@ -168,11 +168,11 @@ def in_the_way(
 def part_obstacles(
     device: str, label: str, holders: vans.Vans
 ) -> Iterator[Obstacle]:
-    """Say which VANs exclude that a part is made of a device.
+    """Say because of which VANs no part of a device can be given out.
 
     :param device: the PF of the VF, or the parent of the mediated device
     :param label: the device, for the error
-    :param holders: what the journal knows, and who wants the part
+    :param holders: the VANs of the journal, and who wants the part
     """
     for each in holders.in_the_way(f'mdev/of-{device}', device):
         yield Obstacle.of(label, each.reason)

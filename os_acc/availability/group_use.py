@@ -26,7 +26,7 @@ def obstacles(
     own: Collection[str],
     snapshot: host_use.Snapshot | None,
 ) -> Iterator[Reason]:
-    """Say what the host does with the other members of an IOMMU group.
+    """Say why the host's use of its IOMMU group keeps a function from guests.
 
     :param own: the addresses of those that the instance has or gets
     """

@@ -31,7 +31,7 @@ def vfs_obstacles(
 ) -> Iterator[Obstacle]:
     """Say why VFs cannot be created on a PF that has none, or not be given.
 
-    :param holders: what the journal knows, and who wants a VF
+    :param holders: the VANs of the journal, and who wants a VF
     :param spec: the entry of device_spec for the PF
     """
     device = f'PF {pf.address}'

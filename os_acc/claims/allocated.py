@@ -21,7 +21,7 @@ from os_acc.claims import vans
 from os_acc.kernel import file_place
 from os_acc.spec import device_spec
 
-#: How the identities of handles begin whose devices are device files.
+#: The prefix of the identity of each handle of device files.
 FILE = identities.FILE
 file_in = identities.file_in
 function_in = identities.function_in
@@ -39,7 +39,7 @@ Files = tuple[tuple[str, str], ...]
 class Holders(vans.Vans):
     """The VANs that have or request handles, and whom that excludes.
 
-    :ivar taker: who wants something; see asked_by()
+    :ivar taker: the VAN that wants a device: see asked_by()
     :param reserved: why a device is reserved, by the address of its handle
     :param unhealthy: which devices have failed
     :param programmed: the addresses of devices that have been programmed

@@ -7,7 +7,7 @@ from __future__ import annotations
 from os_acc.kernel import file_place
 from os_acc.kernel import pci
 
-#: How the identities of handles begin whose devices are device files.
+#: The prefix of the identity of each handle of device files.
 FILE = 'file/'
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A VAN that excludes what is wanted: how both are related, and in words."""
+"""A VAN that is in the way of another: how their devices are related."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from os_acc.refusals import report_refusals
 
 
 class Relation(enum.IntEnum):
-    """What a VAN has, beside what is wanted. The closest one counts."""
+    """How the device of a VAN is related to the wanted one, closest first."""
 
-    #: what is wanted itself
+    #: the wanted device itself
     SAME = enum.auto()
-    #: a part of it
+    #: a part of the wanted device
     PART = enum.auto()
-    #: what it is behind
+    #: a function that the wanted device is behind
     ABOVE = enum.auto()
-    #: something that is behind it
+    #: a function that is behind the wanted device
     BEHIND = enum.auto()
-    #: what it is a part of
+    #: the device of which the wanted one is a part
     IN = enum.auto()
-    #: another function of its FPGA
+    #: another function of the same FPGA
     CHIP = enum.auto()
-    #: another device, by a number that the kernel gave to both
+    #: another device to which the kernel gave the same device number
     NUMBER = enum.auto()
-    #: the same medium, such as a partition of a disk
+    #: a device with the same data, such as a partition of the wanted disk
     MEDIUM = enum.auto()
-    #: another function of its IOMMU group
+    #: another function of the same IOMMU group
     GROUP = enum.auto()
-    #: a device that has something in common with it
+    #: a device that shares something else with the wanted one
     OTHER = enum.auto()
 
 
-# Of nodes that tell by their kind how VANs are related that meet there.
+# How VANs are related that claim the same node, by the kind of the node.
 _RELATIONS = {
     'mdev': Relation.SAME,
     'work queue': Relation.SAME,
@@ -58,12 +58,12 @@ _RELATIONS = {
 
 
 class Meeting:
-    """A VAN that excludes what is wanted.
+    """A VAN because of which another VAN cannot get the device that it wants.
 
-    :ivar wanted: what is wanted
-    :ivar other: what the VAN has
-    :ivar conflicts: where both meet
-    :param why: says why what is wanted cannot be given out
+    :ivar wanted: the VAN that wants a device, and which
+    :ivar other: the VAN that is in the way, and what it has
+    :ivar conflicts: the nodes that both claim
+    :param why: says why the wanted device cannot be given out
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Meeting:
 
     @functools.cached_property
     def where(self) -> conflict.Conflict:
-        """Where both are related most closely."""
+        """The conflict by which both are related most closely."""
         return min(self.conflicts, key=self._relation)
 
     @property
     def relation(self) -> Relation:
-        """How both are related."""
+        """How both devices are related."""
         return self._relation(self.where)
 
     @property
@@ -117,12 +117,12 @@ class Meeting:
 
     @property
     def reason(self) -> reasons.Reason:
-        """Why what is wanted cannot be given out."""
+        """Why the wanted device cannot be given out."""
         return self._why(self)
 
     @property
     def said(self) -> dict[str, str]:
-        """The VAN, for a reason."""
+        """The VAN that is in the way, as the texts of refusals name it."""
         other = self.other
         return {
             'instance': other.instance_uuid,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What VANs have at one moment: for many questions who is in the way.
+"""Finds the VANs because of which a device cannot be given out.
 
-What is claimed is found out only of VANs that may be in the way: most have
-other devices than the one that is wanted.
+Most VANs have other devices than the wanted one. So the claims are found out
+only of VANs that may be in the way, by the names of their devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from os_acc.claims import resource
 from os_acc.claims import words
 from os_acc.kernel import pci
 
-#: The kinds of handles whose claims do not show in handle and device.
+#: The prefixes of handles that do not name all devices that they claim.
 _ANYWHERE = ('file/', 'drc/')
 
 #: Stands for what no name tells: see nodes.is_named().
@@ -32,7 +32,7 @@ _UNNAMED = '*'
 
 
 class Taken:
-    """What VANs have.
+    """The VANs of a host at one moment, for many questions.
 
     :param rows: gives the VANs with their handles; called once, if needed
     :param known: gives the facts of the host; called once, if needed
@@ -59,10 +59,10 @@ class Taken:
         return self._read_known()
 
     def against(self, wanted: facts.Row) -> list[meeting.Meeting]:
-        """Say which VANs exclude what is wanted, each once, and why.
+        """Say which VANs are in the way of a VAN, each once, and why.
 
-        :param wanted: what it has itself is no obstacle
-        :returns: those first that have what is closest to it
+        :param wanted: the VAN; what it has itself is no obstacle
+        :returns: those first whose devices are closest to the wanted one
         """
         numbers = sorted(self._near(wanted))
         if not numbers:
@@ -106,7 +106,7 @@ class Taken:
         )
 
     def _reach(self, holding: conflict.Holding) -> _Names:
-        """The names of what others may have where they meet claims."""
+        """The names of all devices by which others may be in the way."""
         found = _Names({''}, set())
         for claim in holding.claims:
             node, names = claim.node, [claim.node.name]

@@ -226,7 +226,7 @@ class Spec:
         return found
 
     def settings_of(self, kind: str) -> Any:
-        """What the keys of one kind say; None: the entry is not for that."""
+        """The settings for one kind; None: the entry is not of that kind."""
         if self.of_kind is None or self.of_kind.kind != kind:
             return None
         return self.of_kind.settings

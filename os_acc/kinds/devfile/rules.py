@@ -51,8 +51,8 @@ def obstacles(
 ) -> Iterator[Obstacle]:
     """Say why the files of an accelerator cannot be given to one more VAN.
 
-    :param holders: what the journal knows, and who wants the files; None if it
-        is unavailable
+    :param holders: the VANs of the journal, and who wants the files; None if
+        it is unavailable
     :param snapshot: pass one when asking about many files
     :param as_root: this process is root
     :param held: the VAN has had it since before, so that device_spec and the

@@ -33,7 +33,7 @@ def obstacles(
 
     :param wwn: its world wide name
     :param spec: the entry of device_spec for it; None if there is none
-    :param holders: what the journal knows, and who wants the namespace
+    :param holders: the VANs of the journal, and who wants the namespace
     :param snapshot: pass one when asking about many namespaces
     :returns: all obstacles, the most important one first
     """

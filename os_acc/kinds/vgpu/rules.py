@@ -29,7 +29,7 @@ def vgpu_obstacles(
     The type may be set already, by the operator.
 
     :param spec: the entry of device_spec for it
-    :param holders: what the journal knows, and who wants the VF
+    :param holders: the VANs of the journal, and who wants the VF
     :param card: pass one when asking about many VFs of a PF
     """
     address, device = vf.address, f'VF {vf.address}'

@@ -20,7 +20,6 @@ def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     """Check that a VAN has a work queue, and that its file is what it was.
 
     :returns: the entry of device_spec for it; None: none names it any more
-
     :raises DeviceNotFound: if it has not, or the file is another one now
     """
     address, number = idxd_names.parse(handle.name)

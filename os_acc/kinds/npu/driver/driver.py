@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The driver npu: gives accelerators of the class accel as whole devices."""
+"""The driver npu: gives a VAN a whole accelerator of the class accel."""
 
 from __future__ import annotations
 
