@@ -15,6 +15,7 @@ import fnmatch
 import os
 import pathlib
 import shutil
+import threading
 from typing import Any
 
 from os_acc.deadlines import waiting
@@ -79,6 +80,8 @@ class Kernel(kernel_mdevs.Mdevs):
         self.process = mortal.Mortal()
         self.drives = nvme_model.Drives()
         self._failures: list[tuple[str, Any]] = []
+        # Reentrant: one write can cause others.
+        self._changing = threading.RLock()
         for driver in ('vfio-pci', 'nvme', 'e1000e', 'qat', 'nvidia'):
             self.add_driver(driver)
 
@@ -250,10 +253,13 @@ class Kernel(kernel_mdevs.Mdevs):
         self.process.calm()
 
     def _act(self, path: pathlib.Path, text: str) -> None:
-        if path.name in self.handlers:
-            self.handlers[path.name](path, text)
-        else:
-            self.built_in(path, text)
+        # As in Linux, where the lock of a device orders what binds it: several
+        # threads write at once.
+        with self._changing:
+            if path.name in self.handlers:
+                self.handlers[path.name](path, text)
+            else:
+                self.built_in(path, text)
 
     def built_in(self, path: pathlib.Path, text: str) -> None:
         """Do what a write to a file does without handlers."""

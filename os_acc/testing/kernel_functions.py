@@ -8,7 +8,6 @@ import errno
 import os
 import pathlib
 import shutil
-import threading
 from typing import Any
 
 from os_acc.testing import kernel_openers
@@ -18,10 +17,6 @@ VFIO = ('vfio-pci', 'mlx5_vfio_pci')
 fail = kernel_tree.fail
 put = kernel_tree.put
 write_text = kernel_tree.write_text
-
-# As in the kernel, one function after the other enters or leaves VFIO. Several
-# threads bind the functions of one group at once.
-_VFIO = threading.Lock()
 
 
 class Functions(kernel_openers.Openers):
@@ -205,10 +200,9 @@ class Functions(kernel_openers.Openers):
         os.symlink(directory, f'{device}/driver')
         os.symlink(device, f'{directory}/{address}')
         if driver in VFIO:
-            with _VFIO:
-                self.show_device(address)
-                if self.groups:
-                    self.show_group(self.group_of(address))
+            self.show_device(address)
+            if self.groups:
+                self.show_group(self.group_of(address))
 
     def unbind(self, address: str) -> None:
         driver = self.driver_of(address)
@@ -217,10 +211,9 @@ class Functions(kernel_openers.Openers):
         self.file(address, 'driver').unlink()
         (self.pci / 'drivers' / driver / address).unlink()
         if driver in VFIO:
-            with _VFIO:
-                self.hide_device(address)
-                if not self._group_in_vfio(address):
-                    self.hide_group(self.group_of(address))
+            self.hide_device(address)
+            if not self._group_in_vfio(address):
+                self.hide_group(self.group_of(address))
 
     def _group_in_vfio(self, address: str) -> bool:
         members = self.file(address, 'iommu_group') / 'devices'

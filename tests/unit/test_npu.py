@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from concurrent import futures
 import errno
 import json
 import uuid
@@ -19,6 +20,7 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
@@ -745,3 +747,19 @@ def test_a_container_gets_no_other_file(cdi, field, value, text):
     setattr(handle.files[0], field, value)
     with pytest.raises(exception.ExceptionBase, match=text):
         written(van, handle)
+
+
+def test_the_kernel_makes_one_change_after_the_other(model):
+    """Of two threads that bind two functions, as an undo of two VANs does."""
+    for address in (NPU, OTHER):
+        model.add(address)
+    driver = f'{sysfs.SYS}/bus/pci/drivers/intel_vpu'
+
+    def rebind(address):
+        for _ in range(100):
+            sysfs.write(f'{driver}/unbind', address)
+            sysfs.write(f'{driver}/bind', address)
+
+    with futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(rebind, (NPU, OTHER)))
+    assert model.path(NPU) != model.path(OTHER)
