@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-FOLDER = pathlib.Path(os.environ['STAND_IN'])
+DIRECTORY = pathlib.Path(os.environ['STAND_IN'])
 
 # Made when a test asks for one: the long text takes time.
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -36,12 +36,12 @@ PRINTED = {
 
 
 def told(step: str) -> str:
-    path = FOLDER / step
+    path = DIRECTORY / step
     return path.read_text() if path.exists() else ''
 
 
 def note(what: Any) -> None:
-    with open(FOLDER / 'calls', 'a') as file:
+    with open(DIRECTORY / 'calls', 'a') as file:
         file.write(json.dumps(what) + '\n')
 
 
@@ -73,8 +73,8 @@ def keep_output() -> None:
 
 def hang() -> None:
     child = subprocess.Popen(['sleep', '600'])
-    (FOLDER / 'child.new').write_text(f'{os.getpid()} {child.pid}')
-    (FOLDER / 'child.new').rename(FOLDER / 'child')
+    (DIRECTORY / 'child.new').write_text(f'{os.getpid()} {child.pid}')
+    (DIRECTORY / 'child.new').rename(FOLDER / 'child')
     time.sleep(600)
 
 
@@ -108,8 +108,8 @@ def sockets() -> list[int]:
 
 def wait() -> None:
     """Take as long as the test wants."""
-    (FOLDER / 'waits').touch()
-    while not (FOLDER / 'go').exists():
+    (DIRECTORY / 'waits').touch()
+    while not (DIRECTORY / 'go').exists():
         time.sleep(0.02)
 
 
@@ -120,7 +120,7 @@ def answer_later() -> None:
     subprocess.Popen(
         f"sleep 0.3; echo '{answer}' >&{number}; touch answered",
         shell=True,
-        cwd=FOLDER,
+        cwd=DIRECTORY,
         pass_fds=[number],
     )
 
