@@ -88,7 +88,9 @@ class Commits:
                     db.execute('COMMIT')
                     self._connections.check_place()
                 except sqlite3.Error as err:
-                    raise database.error(self._path, str(err)) from err
+                    raise database.error(
+                        self._path, database.said(err)
+                    ) from err
         except exception.JournalError:
             if not (committing and self._is_there(is_there)):
                 raise

@@ -110,6 +110,19 @@ def code(err: sqlite3.Error) -> int | None:
     return None if extended is None else extended & 0xFF
 
 
+def said(err: BaseException) -> str:
+    """Return the text of an error, of sqlite's with the name of its code.
+
+    The text says only 'disk I/O error' for each of about thirty causes, which
+    the name tells apart, such as SQLITE_IOERR_FSYNC (sqlite.org/rescode.html).
+    """
+    extended = getattr(err, 'sqlite_errorcode', None)
+    if extended is None or extended == extended & 0xFF:
+        return str(err)
+    name = getattr(err, 'sqlite_errorname', extended)
+    return f'{err} ({name})'
+
+
 def error(path: str, reason: str) -> exception.JournalError:
     return exception.JournalError(path=path, reason=reason)
 
@@ -138,7 +151,7 @@ def until_free(
         except sqlite3.Error as err:
             busy = code(err) == sqlite3.SQLITE_BUSY
             if not busy and not _may_pass(path, err):
-                raise error(path, f'{err}{hint(path)}') from err
+                raise error(path, f'{said(err)}{hint(path)}') from err
             most = timeout if busy else min(timeout, _MODE_TIMEOUT)
             left = start + most - time.monotonic()
             if left <= 0 and busy:
@@ -146,7 +159,7 @@ def until_free(
                     path=path, seconds=timeout
                 ) from err
             if left <= 0:
-                raise error(path, f'{err}{hint(path)}') from err
+                raise error(path, f'{said(err)}{hint(path)}') from err
         time.sleep(min(pause, left))
         pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -184,7 +184,7 @@ def _cannot(
     verb: str, path: str, err: BaseException
 ) -> exception.JournalError:
     return database.error(
-        path, f'cannot {verb} it: {err}{database.hint(path)}'
+        path, f'cannot {verb} it: {database.said(err)}{database.hint(path)}'
     )
 
 
@@ -209,8 +209,7 @@ def _create(
             path,
             f'cannot create it: {err}{sharing.hint(directory)}. Create the '
             f'directory and give it to user id {os.geteuid()}, or set '
-            f'[os_acc] '
-            'state_path',
+            '[os_acc] state_path',
         ) from err
     os.close(fd)
     try:

@@ -156,6 +156,17 @@ def test_an_error_of_a_commit_reaches_its_writer_only(connection, opened):
     assert len(opened.entries()) == 2
 
 
+def test_an_error_of_sqlite_has_the_name_of_its_cause(connection, opened):
+    """'disk I/O error' is all that sqlite's text says of thirty causes."""
+    err = sqlite3.OperationalError('disk I/O error')
+    err.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    err.sqlite_errorname = 'SQLITE_IOERR_FSYNC'
+    connection.fail = err
+    with pytest.raises(exception.JournalError) as caught:
+        opened.add([make_entry()])
+    assert 'disk I/O error (SQLITE_IOERR_FSYNC)' in str(caught.value)
+
+
 def test_a_transaction_that_sqlite_rolls_back(connection, opened):
     """sqlite may do so if the disk is full. No row of it is on the disk."""
     good = [make_entry(), make_entry()]

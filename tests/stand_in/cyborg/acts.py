@@ -74,7 +74,7 @@ def keep_output() -> None:
 def hang() -> None:
     child = subprocess.Popen(['sleep', '600'])
     (DIRECTORY / 'child.new').write_text(f'{os.getpid()} {child.pid}')
-    (DIRECTORY / 'child.new').rename(FOLDER / 'child')
+    (DIRECTORY / 'child.new').rename(DIRECTORY / 'child')
     time.sleep(600)
 
 
