@@ -49,12 +49,17 @@ def connect(path: str) -> sqlite3.Connection:
     """
     _make_shm(path)
     # mode=rw never creates the file, even if it was removed meanwhile.
+    # No cache of statements: a traceback that is taken while the connection is
+    # made, by a __del__ or a signal handler, keeps the cache. Then close()
+    # leaves the connection open (sqlite3_close_v2), and the next one of this
+    # process fails with SQLITE_IOERR_SHORT_READ.
     db = sqlite3.connect(
         f'file:{_quote(path)}?mode=rw',
         uri=True,
         timeout=0,
         isolation_level=None,
         check_same_thread=False,
+        cached_statements=0,
     )
     db.row_factory = sqlite3.Row
     # A text that is not UTF-8 must not make the other rows unreadable.

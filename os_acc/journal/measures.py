@@ -69,7 +69,9 @@ def add(db: sqlite3.Connection, found: Iterable[events.Event]) -> None:
 
 def read(db: sqlite3.Connection) -> list[Measure]:
     """Read all sums."""
-    rows = db.execute('SELECT name, labels, value FROM measure ORDER BY 1, 2')
+    rows = db.execute(
+        'SELECT name, labels, value FROM measure ORDER BY 1, 2'
+    ).fetchall()
     return [
         Measure(name, tuple(json.loads(labels)), value)
         for name, labels, value in rows

@@ -5,6 +5,7 @@
 from concurrent import futures
 import contextlib
 import functools
+import gc
 import glob
 import grp
 import json
@@ -1460,6 +1461,29 @@ def test_the_remedy_names_the_configuration(state_path, tmp_path, request):
         f"os-acc --config-file '{path}' --state-path {state_path} "
         'recover --rebuild'
     ) in str(caught.value)
+
+
+def test_tracebacks_that_are_kept_keep_no_connection_open(tmp_path):
+    """As logging does with the error of a __del__, wherever that runs."""
+    kept = []
+
+    def keep(phase, info):
+        try:
+            raise OSError
+        except OSError:
+            kept.append(sys.exc_info())
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(keep)
+    gc.set_threshold(1)
+    try:
+        for number in range(5):
+            with opening(str(tmp_path / str(number))) as made:
+                assert made.entries() == []
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(keep)
+    assert kept
 
 
 def test_what_a_crash_left_beside_it_goes_along(tmp_path, state_path):
