@@ -156,7 +156,7 @@ class OSAccFixture(fixtures.Fixture):
         self.addCleanup(privsep.run_here, privsep.runs_here())
         privsep.run_here(True)
         self._patch(root_folder, 'PATH', self._below('run'))
-        self._patch(notes, 'DIRECTORY', self._below('held'))
+        self._patch(notes, 'FOLDER', self._below('held'))
         self._patch(root_copy, 'DIRECTORY', self._below('images'))
         os.makedirs(self._path, exist_ok=True)
 

@@ -17,6 +17,7 @@ import sys
 
 PACKAGES = (
     'os_acc',
+    'os_acc_command',
     'acc_plug_cdi',
     'acc_plug_libvirt',
     'acc_plug_noop',

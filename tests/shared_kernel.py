@@ -23,6 +23,7 @@ import pathlib
 import pickle
 import runpy
 import sys
+import threading
 from typing import Any
 
 if importlib.util.find_spec('cyborg') is not None:
@@ -38,7 +39,14 @@ from os_acc.testing.kernel import Kernel
 _CYBORG_MDEVS = 'cyborg.accelerator.drivers.gpu.utils'
 
 # What belongs to one process and is not shared.
-_OWN = ('drives', 'handlers', '_failures', 'writes', 'process')
+_OWN = (
+    'drives',
+    'handlers',
+    '_changing',
+    '_failures',
+    'writes',
+    'process',
+)
 
 
 class SharedKernel(Kernel):
@@ -59,6 +67,7 @@ class SharedKernel(Kernel):
         made.root = root
         made.drives, made.handlers = nvme_model.Drives(), {}
         made._failures, made.writes = [], []
+        made._changing = threading.RLock()
         made.process = mortal.Mortal()
         made._load()
         return made

@@ -91,7 +91,7 @@ def _note_holders(host: host_module.Host) -> None:
     VAN is kept from all, also from what its VAN has along with it. Where no
     device is offered, and none was ever given out, there is nothing to note.
     """
-    if not host.offers_devices() and not os.path.isdir(notes.DIRECTORY):
+    if not host.offers_devices() and not os.path.isdir(notes.FOLDER):
         return
     vans = [
         [van.instance_uuid, van.uuid, name]

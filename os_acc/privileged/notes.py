@@ -48,16 +48,17 @@ _T = TypeVar('_T')
 
 LOG = logging.getLogger(__name__)
 
-#: Only root can write in it. Root creates it. It is no option, because a
-#: caller must not choose it.
-DIRECTORY = '/var/lib/os-acc-root'
+#: The directory of the notes. Only root can write in it, and root creates it.
+#: It is no option, because a caller must not choose it. Tests of services set
+#: it by this name.
+FOLDER = '/var/lib/os-acc-root'
 
 # Seconds to wait while other notes are written, which takes milliseconds.
 _LOCK_SECONDS = 10.0
 
 #: The files of the notes.
 files = root_files.RootFiles(
-    lambda: DIRECTORY, lambda: root_folder.open_at(DIRECTORY), durable=True
+    lambda: FOLDER, lambda: root_folder.open_at(FOLDER), durable=True
 )
 
 #: Kinds of notes: see noted.

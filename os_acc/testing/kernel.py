@@ -106,7 +106,7 @@ class Kernel(kernel_mdevs.Mdevs):
         patch.setattr(
             libvirt_domains, 'STATE_DIRECTORY', str(self.root / 'libvirt')
         )
-        patch.setattr(notes, 'DIRECTORY', str(self.root / 'held'))
+        patch.setattr(notes, 'FOLDER', str(self.root / 'held'))
         patch.setattr(root_copy, 'DIRECTORY', str(self.root / 'images'))
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)

@@ -144,7 +144,7 @@ class Service:
     def is_note(self, change: str) -> bool:
         """Whether a change is of the notes that root keeps for its undo."""
         path = os.path.join(self.directory, change)
-        directories = (root_folder.PATH, notes.DIRECTORY, root_copy.DIRECTORY)
+        directories = (root_folder.PATH, notes.FOLDER, root_copy.DIRECTORY)
         return any(os.path.commonpath([path, f]) == f for f in directories)
 
     def dies_at(self, number: int, act: Callable[[], object]) -> bool:

@@ -108,7 +108,7 @@ def nodes():
 def here(podman, nodes, tmp_path, monkeypatch):
     """A function that configures os-acc for the accelerators."""
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'run'))
-    monkeypatch.setattr(notes, 'DIRECTORY', str(tmp_path / 'held'))
+    monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
     # Only the processes that this test starts count. The others cannot have
     # the accelerators of a new directory, and not even root can examine
     # process 1 on some machines.

@@ -88,7 +88,7 @@ class Nodes:
         conf.set_override('device_spec', [json.dumps(entry)], 'os_acc')
         sysfs.PROC = str(self.place / 'proc')
         root_folder.PATH = str(self.place / 'run')
-        notes.DIRECTORY = str(self.place / 'notes')
+        notes.FOLDER = str(self.place / 'notes')
         context.pctxt.set_client_mode(daemon)
         if daemon:
             conf.set_default(

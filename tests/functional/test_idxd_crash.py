@@ -101,7 +101,7 @@ class Host:
             setattr(root_files.RootFiles, name, watched)
 
     def notes(self) -> list[str]:
-        directory = pathlib.Path(root_notes.DIRECTORY)
+        directory = pathlib.Path(root_notes.FOLDER)
         return [
             *(os.listdir(directory) if directory.exists() else []),
             *records.idxd_devices.names(),

@@ -212,7 +212,7 @@ for name in ('sys', 'proc', 'dev'):
     setattr(sysfs, name.upper(), f'{root}/host/{name}')
 libvirt_domains.STATE_DIRECTORY = f'{root}/host/libvirt'
 root_folder.PATH = f'{root}/host/run/os-acc'
-notes.DIRECTORY = f'{root}/host/held'
+notes.FOLDER = f'{root}/host/held'
 root_copy.DIRECTORY = f'{root}/host/images'
 context.pctxt.set_client_mode(False)
 os_acc.CONF([], project='os-acc', default_config_files=[config])

@@ -113,7 +113,7 @@ def text_of(outcome: object) -> object:
 
 def notes() -> list[str]:
     """What the daemon has noted that VANs have."""
-    directory = pathlib.Path(root_notes.DIRECTORY)
+    directory = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(directory)) if directory.exists() else []
 
 

@@ -201,7 +201,7 @@ def clean(tmp_path, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(sysfs, 'SYS', str(tmp_path / 'sys'))
     # Not the privileged half's directories of this machine, nor a daemon.
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'os-acc'))
-    monkeypatch.setattr(notes, 'DIRECTORY', str(tmp_path / 'held'))
+    monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
     monkeypatch.setattr(context, 'start_in_background', lambda: None)
     # The temporary files may be in memory, where no journal should be.
     state, type_of = str(tmp_path / 'state'), file_system.type_of

@@ -81,7 +81,7 @@ def deny(address: str) -> None:
 
 def notes() -> list[str]:
     """The devices that the privileged half has given out."""
-    directory = pathlib.Path(root_notes.DIRECTORY)
+    directory = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(directory)) if directory.exists() else []
 
 
@@ -458,13 +458,13 @@ def test_release_waits_for_an_operation_that_is_under_way(here):
 def test_without_a_note_nothing_is_touched(here, entry, address):
     devices.spec(entry)
     before = here.snapshot()
-    pathlib.Path(root_notes.DIRECTORY).write_text('')  # not a directory
+    pathlib.Path(root_notes.FOLDER).write_text('')  # not a directory
     err = cause(devices.pci(address))
     assert isinstance(err, exception.PrivilegeError)
-    assert root_notes.DIRECTORY in str(err)
+    assert root_notes.FOLDER in str(err)
     assert here.snapshot() == before
     assert list(os_acc.get_vans()) == []
-    pathlib.Path(root_notes.DIRECTORY).unlink()
+    pathlib.Path(root_notes.FOLDER).unlink()
     os_acc.plug(devices.instance(), [devices.pci(address)])
 
 
@@ -474,10 +474,10 @@ def test_notes_of_others_do_not_count(here):
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])
     devices.spec()
-    pathlib.Path(root_notes.DIRECTORY).chmod(0o777)
+    pathlib.Path(root_notes.FOLDER).chmod(0o777)
     with pytest.raises(exception.UnplugException):
         os_acc.unplug(instance)
-    pathlib.Path(root_notes.DIRECTORY).chmod(0o700)
+    pathlib.Path(root_notes.FOLDER).chmod(0o700)
     assert os_acc.unplug(instance) == 1
 
 

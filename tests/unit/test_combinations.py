@@ -49,7 +49,7 @@ def plug(request) -> objects.InstanceInfo:
 
 
 def notes() -> list[str]:
-    directory = pathlib.Path(root_notes.DIRECTORY)
+    directory = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(directory)) if directory.exists() else []
 
 

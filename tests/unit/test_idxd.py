@@ -76,7 +76,7 @@ def refused(*requests):
 
 def notes():
     """What root has noted and recorded."""
-    directory = pathlib.Path(root_notes.DIRECTORY)
+    directory = pathlib.Path(root_notes.FOLDER)
     return [
         *(sorted(os.listdir(directory)) if directory.exists() else []),
         *records.idxd_devices.names(),

@@ -8,8 +8,11 @@ import importlib
 
 import pytest
 
+from os_acc.cli import app
 from os_acc.kernel import chip
 from os_acc.kernel import sysfs
+from os_acc.kinds.fake.driver import driver as fake
+from os_acc.privileged import notes
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
 
@@ -29,6 +32,25 @@ def test_an_import_statement():
     assert found is sysfs
 
 
+def test_notes_by_their_earlier_name():
+    with pytest.warns(DeprecationWarning, match='os_acc.privileged.notes'):
+        from os_acc.privileged import held
+    assert held is notes
+
+
+def test_the_fake_driver_by_its_earlier_place():
+    with pytest.warns(DeprecationWarning, match='os_acc.kinds.fake'):
+        earlier = importlib.import_module('os_acc.drivers.fake.driver')
+    assert earlier.FakeDriver is fake.FakeDriver
+
+
+def test_the_command_by_its_earlier_place():
+    os_acc_command = importlib.import_module('os_acc_command')
+    assert os_acc_command.main is app.main
+
+
 def test_what_was_never_there():
     with pytest.raises(ImportError, match='cannot import name'):
-        from os_acc.devices import anything  # noqa: F401  it fails
+        from os_acc.devices import anything
+    with pytest.raises(ImportError, match='cannot import name'):
+        from os_acc.privileged import anything  # noqa: F401

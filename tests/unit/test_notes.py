@@ -40,7 +40,7 @@ def here(kernel):
 
 
 def notes() -> list[str]:
-    directory = pathlib.Path(root_notes.DIRECTORY)
+    directory = pathlib.Path(root_notes.FOLDER)
     return sorted(os.listdir(directory)) if directory.exists() else []
 
 
@@ -330,7 +330,7 @@ def test_let_go_leaves_the_note_of_another_device(here):
 def test_a_link_in_the_place_of_a_note(here, tmp_path):
     function = pci.get(devices.GPU)
     function_notes.note_function(function)
-    note = pathlib.Path(root_notes.DIRECTORY) / f'pci-{devices.GPU}'
+    note = pathlib.Path(root_notes.FOLDER) / f'pci-{devices.GPU}'
     elsewhere = tmp_path / 'note'
     note.rename(elsewhere)
     note.symlink_to(elsewhere)
@@ -338,8 +338,8 @@ def test_a_link_in_the_place_of_a_note(here, tmp_path):
 
 
 def test_a_link_in_the_place_of_the_directory(here, tmp_path):
-    os.symlink(tmp_path, root_notes.DIRECTORY)
-    with pytest.raises(exception.PrivilegeError, match=root_notes.DIRECTORY):
+    os.symlink(tmp_path, root_notes.FOLDER)
+    with pytest.raises(exception.PrivilegeError, match=root_notes.FOLDER):
         function_notes.note_function(pci.get(devices.GPU))
     assert not function_notes.has(pci.get(devices.GPU))
     assert notes() == sorted(os.listdir(tmp_path))
@@ -350,7 +350,7 @@ def test_a_note_that_cannot_be_read(here, text):
     """It allows nothing, and nobody gets the device but who had it."""
     function = pci.get(devices.GPU)
     function_notes.note_function(function)
-    note = pathlib.Path(root_notes.DIRECTORY) / f'pci-{devices.GPU}'
+    note = pathlib.Path(root_notes.FOLDER) / f'pci-{devices.GPU}'
     note.write_text(text)
     assert not function_notes.has(function)
     with devices.acting():
@@ -366,7 +366,7 @@ def test_reading_makes_no_directory(here):
     assert not function_notes.has(pci.get(devices.GPU))
     root_notes.forget(root_notes.PCI, devices.GPU, root_notes.Cleaned.EARLIER)
     assert root_notes.of_device(devices.GPU) == []
-    assert not os.path.exists(root_notes.DIRECTORY)
+    assert not os.path.exists(root_notes.FOLDER)
 
 
 # --- device_spec that cannot be read

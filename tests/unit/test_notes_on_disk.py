@@ -211,7 +211,7 @@ OF_VANS = [each for each in NOTES if str(each) not in ('vfs', 'disk')]
 
 def put(name: str, text: str) -> pathlib.Path:
     """Write a note as it is on disk."""
-    directory = pathlib.Path(notes.DIRECTORY)
+    directory = pathlib.Path(notes.FOLDER)
     directory.mkdir(0o700, exist_ok=True)
     path = directory / name
     path.write_text(text)
@@ -228,7 +228,7 @@ def test_a_note_is_read(here, case):
 def test_a_note_is_written_as_before(here, case):
     with holder.acting_for(WHO):
         case.write()
-    path = pathlib.Path(notes.DIRECTORY) / case.name
+    path = pathlib.Path(notes.FOLDER) / case.name
     assert path.read_text() == case.text
     assert path.stat().st_mode & 0o777 == 0o600
     inode = path.stat().st_ino
@@ -236,7 +236,7 @@ def test_a_note_is_written_as_before(here, case):
         case.write()
     # It says that already, so it is not written.
     assert path.stat().st_ino == inode
-    assert os.listdir(notes.DIRECTORY) == [case.name]
+    assert os.listdir(notes.FOLDER) == [case.name]
 
 
 @pytest.mark.parametrize('case', OF_VANS, ids=str)

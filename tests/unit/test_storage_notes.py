@@ -77,8 +77,8 @@ def has_secret(drive) -> bool:
 
 def notes() -> list[str]:
     names = (
-        os.listdir(root_notes.DIRECTORY)
-        if os.path.isdir(root_notes.DIRECTORY)
+        os.listdir(root_notes.FOLDER)
+        if os.path.isdir(root_notes.FOLDER)
         else []
     )
     return [name for name in names if name.startswith('disk-')]
@@ -135,8 +135,8 @@ def test_without_the_note_it_is_not_given_out(here, drive, monkeypatch):
 
 def test_nor_if_others_could_change_the_note(here, drive):
     before = here.snapshot()
-    os.mkdir(root_notes.DIRECTORY)
-    os.chmod(root_notes.DIRECTORY, 0o777)
+    os.mkdir(root_notes.FOLDER)
+    os.chmod(root_notes.FOLDER, 0o777)
     with pytest.raises(exception.PrivilegeError, match='users other than'):
         take()
     assert here.snapshot() == before
@@ -164,7 +164,7 @@ def test_either_of_note_and_record_suffices(here, drive, lost):
     take()
     write(drive)
     directory = here.root / 'run/os-acc/storage'
-    shutil.rmtree(root_notes.DIRECTORY if lost == 'note' else directory)
+    shutil.rmtree(root_notes.FOLDER if lost == 'note' else directory)
     with pytest.raises(exception.CleaningFailed):
         privileged.give_back(DISK, IDS, 2.0)
     drive.dead = True
@@ -261,7 +261,7 @@ def test_a_note_that_cannot_be_read(here, drive):
 def test_a_record_of_an_earlier_version(here, drive):
     """It does not name the instance."""
     take()
-    shutil.rmtree(root_notes.DIRECTORY)
+    shutil.rmtree(root_notes.FOLDER)
     path = here.root / 'run/os-acc/storage' / DISK
     found = json.loads(path.read_text())
     del found['before']['instance']

@@ -19,7 +19,7 @@ from os_acc.privileged import store
 @pytest.fixture
 def directory(kernel):
     os_acc.initialize()
-    made = pathlib.Path(notes.DIRECTORY)
+    made = pathlib.Path(notes.FOLDER)
     made.mkdir(0o700)
     return made
 
