@@ -34,7 +34,7 @@ from os_acc.privileged.fpga import root_copy
 from os_acc.testing import mortal as mortal_module
 
 #: Values of [os_acc] that keep the tests short.
-OPTIONS = {'release_timeout': 0.2, 'device_timeout': 2.0}
+OPTIONS = {'release_timeout': 0.2, 'device_timeout': 20.0}
 
 
 class Service:
