@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
 import logging
+import os
 import signal
 import sys
 import threading
@@ -149,5 +151,34 @@ def _end(
         LOG.warning('Left to the recovery at the next start: %s', left)
 
 
+class _Last:
+    """Ends the process, after all other functions of atexit.
+
+    The destructors of gRPC (C++) would run after that, and abort about one
+    process in four (SIGABRT), although all servers have stopped.
+
+    :ivar code: the exit code
+    """
+
+    def __init__(self) -> None:
+        self.code = 1
+
+    def __call__(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self.code)
+
+
+def program() -> None:
+    """The console script: main() in a process of its own."""
+    last = _Last()
+    # What is registered first is called last.
+    atexit.register(last)
+    try:
+        last.code = main()
+    except SystemExit as err:  # after --help, or a wrong argument
+        last.code = err.code if isinstance(err.code, int) else 1
+
+
 if __name__ == '__main__':
-    sys.exit(main())
+    program()
