@@ -511,7 +511,9 @@ def test_globs(fields, numbers, left_out, dotted):
     text = ':'.join(each for each, _ in written[left_out:3])
     if dotted:
         text += f'.{written[3][0]}'
-    if not text.strip():
+    if not text.strip() or re.fullmatch(
+        r'\s*[0-9a-f]{1,2}:[0-9a-f]{1,2}:[0-7]\s*', text, re.IGNORECASE
+    ):
         return  # refused: see test_malformed_is_a_clear_error
     spec = spec_reading.read({'address': text})
     # Most random numbers differ, so take the wanted ones in half the fields.
