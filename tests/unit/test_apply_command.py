@@ -5,13 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
-import pwd
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
 
 import applied
@@ -23,7 +16,6 @@ import os_acc
 from os_acc.kernel import sriov
 
 FUNCTIONS = [('fpga', '0', 'aes')]
-MAIN = 'from os_acc.cli import app; raise SystemExit(app.main())'
 
 
 @pytest.fixture
@@ -162,45 +154,3 @@ def test_recover_applies_again(run, here, write):
     assert f'vfs {devices.PF}: changed' in result.err
     assert here.vfs() == [2, 0]
     assert 'vfs' not in run('recover').err
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason='only root can be others')
-def test_root_where_the_journal_is_a_services():
-    """Root writes what is offered, and the service's user does the rest."""
-    top = tempfile.mkdtemp()
-    os.chmod(top, 0o755)
-    try:
-        state, specs = f'{top}/state', f'{top}/specs'
-        os.mkdir(state, 0o700)
-        user = pwd.getpwnam('nobody')
-        os.chown(state, user.pw_uid, user.pw_gid)
-        conf, path = f'{top}/os-acc.conf', f'{top}/host.json'
-        pathlib.Path(conf).write_text(
-            f'[os_acc]\nplugin = noop\nstate_path = {state}\n'
-            f'device_spec_dir = {specs}\n'
-            '[os_acc_fake]\ndevices = fpga:pci:2:dynamic\n'
-            f'discover = True\nhardware_path = {state}/hardware\n'
-        )
-        wanted = applied.document([{'address': devices.GPU}], FUNCTIONS)
-        pathlib.Path(path).write_text(json.dumps(wanted))
-        for expected in ('changed', 'unchanged'):
-            done = subprocess.run(
-                [
-                    *(sys.executable, '-c', MAIN),
-                    *('--config-file', conf, 'apply', path, '-f', 'json'),
-                ],
-                capture_output=True,
-                text=True,
-                timeout=100,
-            )
-            assert done.returncode == 0, done.stderr
-            rows = json.loads(done.stdout)
-            assert [each['result'] for each in rows] == [expected] * 2
-        (file,) = os.listdir(specs)
-        assert os.stat(f'{specs}/{file}').st_uid == 0
-        for directory, _, files in os.walk(state):
-            for name in (directory, *files):
-                found = os.stat(os.path.join(directory, name))
-                assert found.st_uid == user.pw_uid, name
-    finally:
-        shutil.rmtree(top)
