@@ -146,7 +146,9 @@ class Process:
             answer = _read_answer(self._line(deadline), self._last_id)
         except BaseException as err:
             # Kill it: nobody waits for its answer any more.
-            how = self._end_and_say()
+            how = self._end_and_say(
+                isinstance(err, EOFError | ConnectionError)
+            )
             if isinstance(err, TimeoutError):
                 raise exception.Timeout(
                     what=f"Cyborg's drivers to {what}; their process was "
@@ -195,10 +197,14 @@ class Process:
             raise _BadAnswer('it sent more than one line')
         return line
 
-    def _end_and_say(self) -> str | None:
-        """Kill the process; say how it had ended before that, if it had."""
-        # The socket of a dying process closes a moment before it ends.
-        for _ in range(10):
+    def _end_and_say(self, closed: bool) -> str | None:
+        """Kill the process; say how it had ended before that, if it had.
+
+        :param closed: whether its socket has closed. That of a dying process
+            closes a moment before it ends, and this waits for the end; on a
+            busy machine the moment is long
+        """
+        for _ in range(200 if closed else 10):
             if (how := _exit_of(self._process)) is not None:
                 break
             time.sleep(0.01)
