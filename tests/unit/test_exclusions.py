@@ -93,3 +93,34 @@ def test_what_excludes_each_other_is_refused_by_plug(here):
 def test_before_initialize(clean):
     with pytest.raises(exception.LibraryNotInitialized):
         os_acc.get_exclusions([])
+
+
+def test_types_of_a_parent_that_another_has(here, monkeypatch):
+    """Whatever its driver reports, no mediated device of it can be made."""
+    os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
+    drivers = os_acc._host.extensions.drivers
+
+    def report():
+        return [
+            objects.Device(
+                address=address,
+                driver='mdev',
+                handles_total=2,
+                handles_free=2,
+                handles=[],
+                mdev_types=[
+                    objects.DeviceMdevTypeInfo(
+                        name='type-1', capacity=2, available=2
+                    )
+                ],
+            )
+            for address in (devices.GPU, devices.PF)
+        ]
+
+    monkeypatch.setattr(drivers['mdev'], 'get_devices', report)
+    found = {
+        each.address: each.mdev_types[0].available
+        for each in os_acc.get_devices()
+        if each.driver == 'mdev'
+    }
+    assert found == {devices.GPU: 0, devices.PF: 2}
