@@ -158,7 +158,7 @@ def _met(
 def in_the_way(
     function: pci.Function, holders: vans.Vans
 ) -> Sequence[vans.Met]:
-    """The VANs because of which a function cannot be given out as a whole.
+    """The VANs that keep a function from being given out as a whole.
 
     :param holders: the VANs of the journal, and who wants the function
     """
@@ -168,7 +168,7 @@ def in_the_way(
 def part_obstacles(
     device: str, label: str, holders: vans.Vans
 ) -> Iterator[Obstacle]:
-    """Say because of which VANs no part of a device can be given out.
+    """Say which VANs keep the parts of a device from being given out.
 
     :param device: the PF of the VF, or the parent of the mediated device
     :param label: the device, for the error

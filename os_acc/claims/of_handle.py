@@ -24,8 +24,8 @@ from os_acc.kinds.mdev import claims as mdev
 from os_acc.kinds.nvme_of import claims as nvme_of
 from os_acc.kinds.pci import claims as pci
 
-#: The prefixes of handles that stand for devices. VANs with such handles may
-#: exclude each other.
+#: The prefixes of the identities of handles that stand for devices. VANs with
+#: such handles may exclude each other.
 _OF_DEVICES = ('pci/', 'mdev/', 'file/', 'block/', 'drc/')
 
 

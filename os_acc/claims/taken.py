@@ -24,7 +24,8 @@ from os_acc.claims import resource
 from os_acc.claims import words
 from os_acc.kernel import pci
 
-#: The prefixes of handles that do not name all devices that they claim.
+#: The prefixes of the identities of handles that claim devices which the
+#: identity does not name.
 _ANYWHERE = ('file/', 'drc/')
 
 #: Stands for what no name tells: see nodes.is_named().

@@ -49,8 +49,8 @@ _T = TypeVar('_T')
 LOG = logging.getLogger(__name__)
 
 #: The directory of the notes. Only root can write in it, and root creates it.
-#: It is no option, because a caller must not choose it. Tests of services set
-#: it by this name.
+#: A caller must not choose it, so it is not an option. The tests of services
+#: set it by this name.
 FOLDER = '/var/lib/os-acc-root'
 
 # Seconds to wait while other notes are written, which takes milliseconds.

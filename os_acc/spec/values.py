@@ -80,9 +80,9 @@ def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
 
 
 def check_keys(key: str, value: Any, known: Collection[str]) -> None:
-    """Check that the value of a key is an object with keys that exist.
+    """Check that an object, the value of a key, has known keys only.
 
-    :raises InvalidRequest: if another key is in it; the error names that
+    :raises InvalidRequest: if it has another key, which the error names
     """
     for name in value:
         if name not in known:

@@ -103,8 +103,7 @@ def start(kernel):
 
     yield run
     for process in started:
-        process.kill()
-        process.communicate()
+        end(process)
 
 
 def end(process: subprocess.Popen) -> None:

@@ -198,11 +198,12 @@ class Process:
         return line
 
     def _end_and_say(self, closed: bool) -> str | None:
-        """Kill the process; say how it had ended before that, if it had.
+        """Kill the process.
 
         :param closed: whether its socket has closed. That of a dying process
             closes a moment before it ends, and this waits for the end; on a
             busy machine the moment is long
+        :returns: how it had ended before it was killed; None: it had not
         """
         for _ in range(200 if closed else 10):
             if (how := _exit_of(self._process)) is not None:
