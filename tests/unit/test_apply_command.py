@@ -11,6 +11,7 @@ import applied
 import command
 import devices
 import pytest
+import waits
 
 import os_acc
 from os_acc.kernel import sriov
@@ -80,7 +81,7 @@ def test_a_wrong_document(run, here, tmp_path, check):
     assert "did you mean 'offered'?" in ' '.join(result.err.split())
 
 
-def test_somebody_is_in_the_way(run, here, write):
+def test_somebody_is_in_the_way(run, here, write, monkeypatch):
     run.fine('apply', write(applied.pf()))
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.VFS[0])])
@@ -90,7 +91,8 @@ def test_somebody_is_in_the_way(run, here, write):
     (row,) = (e for e in result.json if e['result'] == 'in the way')
     assert instance.uuid in row['reason']
     assert here.inside()[0] == 'aes'
-    result = run('apply', path, '--wait', '0.3', '-f', 'json')
+    waits.pass_at_once(monkeypatch)
+    result = run('apply', path, '--wait', '30', '-f', 'json')
     assert result.code == 3
     assert 'Waiting for at most' in result.err
 
@@ -102,10 +104,10 @@ def test_wait(run, here, write):
     os_acc.plug(instance, [devices.pci(devices.VFS[0])])
     path = write(applied.pf(number=3))
     host = os_acc._host
-    waits = threading.Event()
+    told = threading.Event()
 
     def unplug():
-        waits.wait(10)
+        told.wait(10)
         from os_acc.attach import release
 
         release.unplug(host, instance, None, False, None)
@@ -117,11 +119,11 @@ def test_wait(run, here, write):
     say = apply.Apply.say
     try:
         run._monkeypatch.setattr(
-            apply.Apply, 'say', lambda self, t: (waits.set(), say(self, t))
+            apply.Apply, 'say', lambda self, t: (told.set(), say(self, t))
         )
         result = run('apply', path, '--wait', '20', '-f', 'json')
     finally:
-        waits.set()
+        told.set()
         thread.join()
     assert result.code == 0
     assert 'in the way' not in result.out

@@ -29,7 +29,7 @@ from os_acc.claims import facts
 from os_acc.claims import of_handle
 from os_acc.claims import resource
 
-EXAMPLES = int(os.environ.get('OS_ACC_CLAIMS_EXAMPLES', '25'))
+EXAMPLES = int(os.environ.get('OS_ACC_CLAIMS_EXAMPLES', '12'))
 SEED = int(os.environ.get('OS_ACC_CLAIMS_SEED', '31'))
 
 HOST = resource.Resource('host', 'this')
