@@ -430,13 +430,11 @@ def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
 
     :raises DeviceNotFound: if no driver reports it
     """
-    try:
-        there = devices(host)
-    except exception.DiscoveryFailed as err:
-        there = err.devices
-    for device in there:
-        if device.address == address:
-            return host.extensions.driver(device.driver)
+    listed = _Listed()
+    for _, driver in _by_rank(host):
+        for device in listed.unknown(examine(driver).devices):
+            if device.address == address:
+                return driver
     raise exception.DeviceNotFound(
         wanted=address, reason='no driver reports this device on this host'
     )

@@ -27,19 +27,19 @@ COMMIT = 'write to the journal'
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Audit events of the interpreter that change a file system: the position of
-# the path among the arguments. See the table of audit events in the
-# documentation of Python.
+# the path among the arguments, and that of the descriptor of its directory.
+# See the table of audit events in the documentation of Python.
 _FILE_EVENTS = {
-    'os.chmod': 0,
-    'os.chown': 0,
-    'os.link': 1,
-    'os.mkdir': 0,
-    'os.remove': 0,
-    'os.rename': 1,
-    'os.rmdir': 0,
-    'os.symlink': 1,
-    'os.truncate': 0,
-    'shutil.rmtree': 0,
+    'os.chmod': (0, 2),
+    'os.chown': (0, 3),
+    'os.link': (1, 3),
+    'os.mkdir': (0, 2),
+    'os.remove': (0, 1),
+    'os.rename': (1, 3),
+    'os.rmdir': (0, 1),
+    'os.symlink': (1, 2),
+    'os.truncate': (0, None),
+    'shutil.rmtree': (0, None),
 }
 
 
@@ -190,15 +190,23 @@ class _Listener:
         if self._tell is None:
             return
         if event == 'open':
-            path, _, flags = args
+            # It does not tell a descriptor of the directory.
+            (path, _, flags), place_of_fd = args, None
             if not flags & _WRITING:
                 return
         elif event in _FILE_EVENTS:
-            path = args[_FILE_EVENTS[event]]
+            place, place_of_fd = _FILE_EVENTS[event]
+            path = args[place]
         else:
             return
-        if isinstance(path, str | bytes | os.PathLike):
-            self._tell(os.fsdecode(path))
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        found = os.fsdecode(path)
+        if place_of_fd is not None and args[place_of_fd] != -1:
+            directory = os.readlink(f'/proc/self/fd/{args[place_of_fd]}')
+            found = os.path.join(directory, found)
+        if event != 'os.mkdir' or not os.path.lexists(found):
+            self._tell(found)
 
 
 _LISTENER = _Listener()
@@ -210,7 +218,9 @@ def watch_files(
 ) -> Iterator[None]:
     """Make each change of a file below a directory a change of the process.
 
-    A file is changed if it is opened for writing, made, renamed or removed.
+    A file is changed if it is opened for writing, made, renamed or removed. A
+    file that is opened by a descriptor of its directory does not count, but
+    its renaming does.
 
     :param besides: a directory whose files do not count
     """

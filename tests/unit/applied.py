@@ -24,8 +24,10 @@ class Host:
 
     def __init__(self, kernel, directory) -> None:
         self.kernel = kernel
-        devices.furnish(kernel)
-        kernel.add_function(OTHER, '8086:4940', 0x0B4000, 'qat', totalvfs=MOST)
+        for pf in PFS:
+            kernel.add_function(
+                pf, '8086:4940', 0x0B4000, 'qat', totalvfs=MOST
+            )
         devices.spec()
         os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
         os_acc.initialize(reset=True)

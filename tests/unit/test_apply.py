@@ -14,6 +14,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
+from os_acc.programming import hooks
 from os_acc.spec import device_spec
 from os_acc.testing import mortal
 
@@ -337,9 +338,10 @@ def _dies_at(here, monkeypatch, number, act):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('by_restart', [False, True])
-def test_a_crash_before_each_write(here, monkeypatch, by_restart):
+def test_a_crash_before_each_write(here, monkeypatch):
     """A restart of the service, or the next apply, finishes what was begun."""
+    # Hooks write nothing, and to find them takes longer than a boundary.
+    monkeypatch.setattr(hooks, 'call', lambda event: None)
     one = ([applied.pf()], FUNCTIONS[:1])
     two = (
         [applied.pf(number=3), applied.pf(applied.OTHER)],
@@ -350,18 +352,17 @@ def test_a_crash_before_each_write(here, monkeypatch, by_restart):
         return here.apply(*document[0], functions=document[1])
 
     apply(two)
-    wanted = here.vfs(), os_acc._host.journal.kept_vfs()
+    kept = os_acc._host.journal.kept_vfs()
     number, died = 0, True
     while died:
         apply(one)
         died = _dies_at(here, monkeypatch, number, lambda: apply(two))
         os_acc.initialize(reset=True)
-        begun = '"num_vfs": 3' in os_acc._host.journal.desired().document
-        if not by_restart:
+        if '"num_vfs": 3' not in os_acc._host.journal.desired().document:
             apply(two)
-        if begun or not by_restart:
-            assert (here.vfs(), here.state()[2]) == wanted, number
-            assert here.inside() == ['sha', None, None], number
-            assert apply(two).results() == {'unchanged'}, number
+        assert here.vfs() == [3, 2], number
+        assert os_acc._host.journal.kept_vfs() == kept, number
+        assert here.hardware.function_of('fpga.0') == 'sha', number
+        assert apply(two).results() == {'unchanged'}, number
         number += 1
-    assert number > 8
+    assert number > 20

@@ -135,6 +135,8 @@ def test_export_is_the_state(run, here, write, tmp_path):
     path = tmp_path / 'exported.json'
     path.write_text(run.fine('export').out)
     assert run('apply', path, '--check').code == 0
+    here.kernel.add_function(devices.GPU, '10de:1eb8', 0x030200)
+    here.kernel.add_function(devices.NIC, '8086:10d3', 0x020000, 'e1000e')
     devices.spec(applied.pf(), {'address': devices.GPU})
     run.fine('device', 'deny', devices.NIC)
     run.fine('apply', write(applied.pf(), functions=FUNCTIONS))

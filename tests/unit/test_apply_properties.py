@@ -24,6 +24,7 @@ from hypothesis.stateful import rule
 import pytest
 
 import os_acc
+from os_acc.programming import hooks
 from os_acc.testing import kernel
 from os_acc.testing import mortal
 
@@ -68,6 +69,8 @@ class Applied(RuleBasedStateMachine):
             '_commit',
             mortal.COMMIT,
         )
+        # It takes long to find that there are none.
+        self.patch.setattr(hooks, 'call', lambda event: None)
         self.before = self.kernel.snapshot()
         self.vfs, self.functions = {}, {}
         self.inside = dict.fromkeys(applied.REGIONS)
