@@ -18,6 +18,7 @@ from os_acc import journal
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
+from os_acc import reserved
 from os_acc.attach import exclusion
 from os_acc.attach import plan
 from os_acc.attach import recorder
@@ -140,22 +141,31 @@ class Steps:
             nonlocal kept, free
             chosen = van.handle and (van.handle.identity, van.device)
             if before is None and chosen != free:
-                self._check_free(van, kept)
+                self._check_free(entry, kept)
             kept, free = _chosen(van), chosen
 
         self._run(entry, 'prepareVAN', act, wrap_all=True, save=save)
 
-    def _check_free(self, van: objects.VAN, kept: dict[str, Any]) -> None:
+    def _check_free(self, entry: journal.Entry, kept: dict[str, Any]) -> None:
         """Check that a VAN can have what its driver has chosen.
 
         The VAN is saved already. So of two VANs that exclude each other, the
         one that comes last sees the other.
 
         :param kept: what it has if it cannot
-        :raises DeviceBusy: if another VAN has what excludes it
+        :raises DeviceBusy: if another VAN has what excludes it, or if it is
+            reserved for others
         """
+        van = entry.van
         try:
             self._exclusion.check(van)
+            reserved.check(
+                self._journal,
+                reserved.names(van.device, van.handle),
+                van.driver_data.get(programs.REGION),
+                entry.request.function_id,
+                entry.instance_info.project_id,
+            )
         except exception.DeviceBusy:
             for name, value in kept.items():
                 setattr(van, name, value)

@@ -20,9 +20,11 @@ from os_acc import host as host_module
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
+from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import offered
+from os_acc.desired import reservations
 from os_acc.desired import steps
 from os_acc.desired import vfs
 from os_acc.journal import desired as rows
@@ -43,6 +45,7 @@ def apply(
     """Do what is needed for a document. See os_acc.apply."""
     with host.locks.device(_LOCK):
         before = host.journal.desired()
+        earlier = reserved.read(host.journal)
         host.journal.save_desired(_row(document))
         try:
             done = offer(host.conf, document)
@@ -50,6 +53,7 @@ def apply(
             # Nothing was touched: the earlier document stays.
             host.journal.save_desired(before)
             raise
+        done += map(_do, reservations.find(earlier, document.reserved))
         return _finish(host, document, done, callback)
 
 
@@ -69,6 +73,7 @@ def check(
     """Say what apply() would do. This changes nothing."""
     found = itertools.chain(
         offered.find(host.conf, document),
+        reservations.find(reserved.read(host.journal), document.reserved),
         vfs.find(host, document),
         functions.find(host, document),
     )

@@ -20,8 +20,10 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc import reserved
 from os_acc.bitstreams import reference
 from os_acc.desired import places
+from os_acc.desired import reservations
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.texts import documents
@@ -58,11 +60,13 @@ class Document:
 
     :ivar offered: the entries of device_spec
     :ivar specs: the same, as their reader has read them
+    :ivar reserved: the devices that only some requests get
     """
 
     offered: list[dict[str, Any]]
     specs: list[device_spec.Spec]
     functions: list[Function]
+    reserved: list[reserved.Reserved] = dataclasses.field(default_factory=list)
 
     def as_object(self) -> dict[str, Any]:
         """Write it as read() reads it."""
@@ -70,7 +74,10 @@ class Document:
             {k: v for k, v in dataclasses.asdict(each).items() if v}
             for each in self.functions
         ]
-        return written(self.offered, functions)
+        made = written(self.offered, functions)
+        if self.reserved:
+            made['reserved'] = reservations.written(self.reserved)
+        return made
 
 
 def written(
@@ -157,7 +164,12 @@ def read(
     for number, item in enumerate(found.get('functions', ())):
         made = Function(**item)
         functions.append(_checked(made, ['functions', number], place))
-    document = Document(list(found.get('offered', ())), specs, functions)
+    document = Document(
+        list(found.get('offered', ())),
+        specs,
+        functions,
+        reservations.read(found.get('reserved', ()), place),
+    )
     return _check_once(document, place(['functions']))
 
 
@@ -197,16 +209,19 @@ def _joined(parts: Sequence[Document]) -> Document:
         [each for part in parts for each in part.offered],
         [each for part in parts for each in part.specs],
         [each for part in parts for each in part.functions],
+        [each for part in parts for each in part.reserved],
     )
 
 
 def _check_once(document: Document, subject: str) -> Document:
-    """Check that no region is to hold two functions."""
-    seen: set[str] = set()
-    for each in document.functions:
-        if each.label in seen:
-            _refuse(subject, 'functions', each.label, 'each region once')
-        seen.add(each.label)
+    """Check that no region is there twice in one part of a document."""
+    for part, labels in (
+        ('functions', [each.label for each in document.functions]),
+        ('reserved', [each.label for each in document.reserved]),
+    ):
+        for number, label in enumerate(labels):
+            if label in labels[:number]:
+                _refuse(subject, part, label, 'each region once')
     return document
 
 
@@ -234,7 +249,8 @@ def _check_schema(found: Any, place: Callable[[Path], str]) -> None:
 
 
 def _order(error: Any) -> tuple[bool, list[str]]:
-    return error.validator == 'required', list(map(str, error.path))
+    is_missing = error.validator in ('required', 'anyOf')
+    return is_missing, list(map(str, error.path))
 
 
 def _unknown(

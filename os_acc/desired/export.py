@@ -7,9 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from os_acc import host as host_module
+from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import offered
+from os_acc.desired import reservations
 
 
 def export(host: host_module.Host) -> dict[str, Any]:
@@ -17,4 +19,7 @@ def export(host: host_module.Host) -> dict[str, Any]:
 
     :raises InvalidRequest: if device_spec cannot be read
     """
-    return documents.written(offered.export(host.conf), functions.export(host))
+    made = documents.written(offered.export(host.conf), functions.export(host))
+    if those := reserved.read(host.journal):
+        made['reserved'] = reservations.written(those)
+    return made

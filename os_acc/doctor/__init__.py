@@ -18,6 +18,7 @@ from os_acc.doctor import entries
 from os_acc.doctor import extensions
 from os_acc.doctor import guard
 from os_acc.doctor import privileges
+from os_acc.doctor import reservations
 from os_acc.doctor import service_user
 from os_acc.doctor import state
 from os_acc.doctor import users
@@ -53,3 +54,6 @@ def _of_host(host: host_module.Host) -> Iterator[finding.Finding]:
         lambda: service_user.findings(host.conf),
     )
     yield from guard.guarded(entries.SUBJECT, lambda: entries.findings(host))
+    yield from guard.guarded(
+        reservations.SUBJECT, lambda: reservations.findings(host)
+    )

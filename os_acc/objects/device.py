@@ -74,7 +74,8 @@ class DeviceHandleInfo(base.VersionedObject):
         'state': HandleStateField(default=FREE),
         # UUID of the VAN that has or requests the handle.
         'holder': fields.UUIDField(nullable=True),
-        # Why the handle is not free: a clause such as 'it has 2 VFs'.
+        # Why the handle is not free: a clause such as 'it has 2 VFs'. Of a
+        # free one: for whom a document of os-acc apply reserves it.
         'reason': ovo_fields.StringField(nullable=True),
         # The region of the device that the handle gives access to, a key of
         # Device.functions. Empty: the device is programmed as a whole. None:

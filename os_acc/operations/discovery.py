@@ -20,6 +20,7 @@ from os_acc import host as host_module
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
+from os_acc import reserved
 from os_acc.attach import exclusion
 from os_acc.attach import plan
 from os_acc.bitstreams import reference as bitstream_reference
@@ -154,6 +155,7 @@ def devices(host: host_module.Host) -> list[objects.Device]:
     ]
     errors += _show_excluded(host, found)
     errors += _show_health(host, found)
+    errors += _show_reserved(host, found)
     errors += _not_loaded(host)
     if errors:
         for error in errors:
@@ -215,6 +217,27 @@ def exclusions(
 ) -> dict[str, frozenset[str]]:
     """See os_acc.get_exclusions."""
     return exclusion.Exclusion(host.journal, host.conf).among(found)
+
+
+def _show_reserved(
+    host: host_module.Host, devices: list[objects.Device]
+) -> list[str]:
+    """Say of each free handle for whom a document has reserved it.
+
+    :returns: why that failed, if it did
+    """
+    try:
+        those = reserved.read(host.journal)
+    except exception.JournalError as err:
+        return [f'which devices are reserved is unknown: {err}']
+    for device in devices if those else ():
+        for each in device.handles:
+            if each.state == device_objects.FREE:
+                addresses = reserved.names(device.address, each.handle)
+                each.reason = each.reason or reserved.text(
+                    those, addresses, each.region
+                )
+    return []
 
 
 def _show_health(

@@ -14,6 +14,7 @@ from os_acc import exception
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
+from os_acc import reserved
 from os_acc.attach import plan
 from os_acc.kernel import boot
 from os_acc.kinds.pci.driver import entry_reasons
@@ -82,7 +83,7 @@ def plug(
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
     existing = {e.van.uuid: e for e in host.journal.entries(uuid)}
-    offers = _Offers(host, requests)
+    offers = _Offers(host, requests, instance_info.project_id)
     planned = []
     for each in plans:
         entry = existing.get(each.request.uuid)
@@ -189,15 +190,18 @@ class _Offers:
     :param host: has the drivers, which look for devices
     :param named: the requests of this plug that name their handles: no other
         request gets these
+    :param project: of the instance
     """
 
     def __init__(
         self,
         host: host_module.Host,
         named: Iterable[objects.AcceleratorRequest],
+        project: str | None,
     ) -> None:
         self._failed: str | None = None
         self._conf = host.conf
+        self._journal, self._project = host.journal, project
         try:
             self._devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
@@ -319,6 +323,13 @@ class _Offers:
         request = planned.request
         try:
             planned.driver.check_request(request, handle)
+            reserved.check(
+                self._journal,
+                reserved.names(device.address, handle),
+                region,
+                request.function_id,
+                self._project,
+            )
         except Exception as err:
             return exception.describe(err)
         key = _slot(device, region)

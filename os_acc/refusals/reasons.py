@@ -15,7 +15,7 @@ class Kind(enum.Enum):
     UNSUITABLE = 'no guest can use the device, or not as it is set up'
     NO_IOMMU_GROUP = 'VFIO needs an IOMMU'
     HAS_VFS = 'the device is a PF whose VFs can be given out instead'
-    RESERVED = 'the device is kept back until an operator frees it'
+    RESERVED = 'the device is kept for others, or until an operator frees it'
     UNHEALTHY = 'the device has failed, or waits for a boot of the host'
     ALLOCATED = 'a VAN has the device, a part of it, or its whole PF'
     HOST_USE = 'the host itself uses the device'

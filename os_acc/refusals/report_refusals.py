@@ -24,6 +24,27 @@ NOT_TRUSTED = Refusal(
     'The port of the request has trusted set.',
     'set trusted to true in its entry',
 )
+FOR_FUNCTION = Refusal(
+    Kind.RESERVED,
+    'os-acc apply reserves it for the function {function}, and the request '
+    'names the function {wanted}',
+    'The document of os-acc apply has it in reserved, with function.',
+    'request the function, or take the device out of reserved',
+)
+FOR_PROJECT = Refusal(
+    Kind.RESERVED,
+    'os-acc apply reserves it for the project {project}, and the project of '
+    'the instance is {wanted}',
+    'The document of os-acc apply has it in reserved, with project.',
+    'request another device, or take the device out of reserved',
+)
+AHEAD = Refusal(
+    Kind.RESERVED,
+    'it does not have the function, and os-acc apply lets nobody program it '
+    'for an instance',
+    'The document of os-acc apply has it in reserved, with ahead_of_time.',
+    'name the function in functions of the document, and apply it',
+)
 NO_SUCH_FUNCTION = Refusal(
     Kind.UNSUITABLE,
     'this host has no such PCI function',

@@ -40,9 +40,10 @@ class Host:
         }.items():
             os_acc.CONF.set_override(name, value, 'os_acc_fake')
 
-    def apply(self, *offered, functions=(), check=False):
+    def apply(self, *offered, functions=(), check=False, **more):
         """Apply a document; functions: device, region, function."""
-        return os_acc.apply(document(offered, functions), check=check)
+        made = document(offered, functions) | more
+        return os_acc.apply(made, check=check)
 
     def vfs(self):
         """The VFs of each PF."""

@@ -122,6 +122,19 @@ def test_errors_name_line_key_and_value(old, new, line, field, expected):
     assert field in shown
 
 
+def test_reserved_devices_are_written_as_they_are_read():
+    text = YAML + (
+        'reserved:\n'
+        '  - {device: "0000:3B:00.0", project: p, ahead_of_time: true}\n'
+    )
+    found = documents.from_text(text, 'host.yaml')
+    assert found.reserved[0].device == '0000:3b:00.0'
+    assert documents.read(found.as_object()) == found
+    found, _ = fails(text + '  - {device: "0000:3b:00.0", function: aes}\n')
+    assert found['field'] == 'reserved'
+    assert found['value'] == '0000:3b:00.0'
+
+
 def test_pools_are_not_there_yet():
     found, _ = fails(YAML + 'pools: []\n')
     assert found['field'] == 'pools'

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The devices that a document reserves. os_acc.reserved has the rule.
+
+A reservation counts as soon as the document is in the journal. It touches no
+device, and takes nothing from an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from os_acc import exception
+from os_acc import reserved
+from os_acc.desired import steps
+from os_acc.objects import device as device_objects
+
+PART = 'reserved'
+_NONE = 'for everybody'
+
+
+def read(
+    items: Sequence[dict[str, Any]],
+    place: Callable[[Sequence[str | int]], str],
+) -> list[reserved.Reserved]:
+    """Check and normalise the items of a document.
+
+    :param items: as the schema says
+    :param place: says where a key stands, for the errors
+    :raises InvalidRequest: if a value is wrong
+    """
+    found = []
+    for number, item in enumerate(items):
+        made, where = reserved.Reserved(**item), 'device'
+        try:
+            # The fields of an object know an address and a function's name.
+            device = device_objects.Device.partial(
+                address=made.device, driver='any'
+            )
+            where = 'function'
+            device.function_id = made.function
+        except exception.InvalidRequest as err:
+            raise exception.InvalidRequest(
+                **{
+                    **err.kwargs,
+                    'subject': place([PART, number, where]),
+                    'field': f'{PART}[{number}].{where}',
+                }
+            ) from err
+        found.append(dataclasses.replace(made, device=device.address))
+    return found
+
+
+def written(those: Sequence[reserved.Reserved]) -> list[dict[str, Any]]:
+    """Write them as read() reads them."""
+    return [
+        {k: v for k, v in dataclasses.asdict(each).items() if v}
+        for each in those
+    ]
+
+
+def find(
+    before: Sequence[reserved.Reserved], after: Sequence[reserved.Reserved]
+) -> Iterator[steps.Step]:
+    """A step for each device that is or was reserved.
+
+    The journal has the document by then: nothing else is to be done.
+
+    :param before: of the earlier document
+    """
+    old = {each.label: each.text for each in before}
+    new = {each.label: each.text for each in after}
+    for label in sorted(old.keys() | new.keys()):
+        now, then = old.get(label, _NONE), new.get(label, _NONE)
+        act = None if now == then else steps.nobody
+        yield steps.Step(PART, label, now, then, act)

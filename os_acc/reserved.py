@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Devices that a document of os-acc apply reserves: who may have them.
+
+One rule for all kinds. The document is in the journal. The rule is asked
+before a VAN is given a device (attach), before a device is programmed for a
+VAN (programming), and by the dry run, the report of devices and the doctor. A
+VAN keeps what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+import dataclasses
+import json
+
+from os_acc import exception
+from os_acc import journal as journal_module
+from os_acc import objects
+from os_acc.refusals import report_refusals
+from os_acc.texts import function_id as function_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Reserved:
+    """A device that only some requests get. See read().
+
+    :ivar device: its address, or that of an attach handle of it
+    :ivar region: empty: the whole device
+    :ivar function: only requests for this function get it; None: any
+    :ivar project: only instances of this project get it; None: any
+    :ivar ahead_of_time: it is not programmed for an instance
+    """
+
+    device: str
+    region: str = ''
+    function: str | None = None
+    project: str | None = None
+    ahead_of_time: bool = False
+
+    @property
+    def label(self) -> str:
+        return f'{self.device} {self.region}'.strip()
+
+    @property
+    def text(self) -> str:
+        """For whom it is."""
+        return ', '.join(
+            [f'only for the function {self.function}'] * bool(self.function)
+            + [f'only for the project {self.project}'] * bool(self.project)
+            + ['programmed ahead of time only'] * self.ahead_of_time
+        )
+
+    def is_about(self, addresses: Collection[str], region: str | None) -> bool:
+        """Whether it reserves a device, or a part of it.
+
+        :param addresses: as names()
+        :param region: None or empty: the whole device
+        """
+        return self.device in addresses and (
+            not self.region or not region or self.region == region
+        )
+
+
+def read(journal: journal_module.Journal) -> list[Reserved]:
+    """What the document in the journal reserves."""
+    known = journal.desired()
+    if known is None:
+        return []
+    found = json.loads(known.document).get('reserved', ())
+    return [Reserved(**each) for each in found]
+
+
+def names(device: str | None, handle: objects.AttachHandle | None) -> set[str]:
+    """The addresses of a device and of an attach handle of it."""
+    found = {device or ''}
+    if handle is not None:
+        found.add(handle.identity.partition('/')[2])
+    return found
+
+
+def text(
+    those: Iterable[Reserved], addresses: Collection[str], region: str | None
+) -> str | None:
+    """For whom a device is, as Reserved.text; None: for everybody.
+
+    :param addresses: as names()
+    :param region: None or empty: the whole device
+    """
+    found = [e.text for e in those if e.is_about(addresses, region)]
+    return '; '.join(found) or None
+
+
+def check(
+    journal: journal_module.Journal,
+    addresses: Collection[str],
+    region: str | None,
+    function: str | None,
+    project: str | None,
+) -> None:
+    """Check that a request of an instance may have a device.
+
+    :param addresses: as names()
+    :param region: None or empty: the whole device
+    :param function: that the request names
+    :param project: of the instance
+    :raises DeviceBusy: if it is reserved for others
+    """
+    for each in read(journal):
+        if not each.is_about(addresses, region):
+            continue
+        reason = None
+        if each.function is not None and not (
+            function and function_ids.same(function, each.function)
+        ):
+            reason = report_refusals.FOR_FUNCTION.say(
+                function=each.function, wanted=function or 'none'
+            )
+        elif each.project not in (None, project):
+            reason = report_refusals.FOR_PROJECT.say(
+                project=each.project, wanted=project or 'none'
+            )
+        if reason is not None:
+            raise exception.DeviceBusy(device=each.label, reason=reason.text)
+
+
+def check_programming(
+    journal: journal_module.Journal,
+    addresses: Collection[str],
+    region: str | None,
+) -> None:
+    """Check that a device may be programmed for an instance.
+
+    :raises DeviceBusy: if it is programmed ahead of time only
+    """
+    for each in read(journal):
+        if each.ahead_of_time and each.is_about(addresses, region):
+            raise exception.DeviceBusy(
+                device=each.label, reason=report_refusals.AHEAD.say().text
+            )
