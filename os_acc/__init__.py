@@ -408,6 +408,23 @@ def apply(
     return applying.apply(_writable('os_acc.apply'), read, progress)
 
 
+def apply_again() -> objects.ApplyReport | None:
+    """Do what apply() could not do, because somebody used a device.
+
+    A service calls it now and then, such as each minute. It costs one read of
+    the journal if there is nothing to do. It raises nothing of what a step
+    raises: that is in the report and in the log.
+
+    :returns: what the document describes, as apply() does; None: there was
+        nothing to do, or another process applies a document
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: as for plug
+    """
+    from os_acc.desired import applying
+
+    return applying.again(_writable('os_acc.apply_again'))
+
+
 def _get() -> host.Host:
     selected = selection.current()
     found = _host if selected is None else selected.host

@@ -33,6 +33,8 @@ class Host:
         and the locks
     :ivar read_only: True: this process creates and changes nothing
     :ivar owner: the owner of the VANs that this process plugs
+    :ivar failed_steps: why steps of the document of os-acc apply have failed,
+        by part, name and what shall be there
     :raises InvalidRequest: if the owner is not a name
     """
 
@@ -49,6 +51,7 @@ class Host:
         self.conf = conf
         self.extensions = extensions
         self.read_only = read_only
+        self.failed_steps: dict[tuple[str, str, str], str] = {}
         self.journal = journal_module.Journal(
             opts.value(conf, 'state_path'),
             conf.os_acc.journal_timeout,

@@ -44,6 +44,7 @@ def apply(
 ) -> objects.ApplyReport:
     """Do what is needed for a document. See os_acc.apply."""
     with host.locks.device(_LOCK):
+        host.failed_steps.clear()
         before = host.journal.desired()
         earlier = reserved.read(host.journal)
         host.journal.save_desired(_row(document))
@@ -83,8 +84,10 @@ def check(
 def again(host: host_module.Host) -> objects.ApplyReport | None:
     """Apply the document of the journal, unless all of it was done.
 
-    It is for initialize(): after a reboot, after a crash, and if something was
-    in the way. Nothing is raised, because a service must be able to start.
+    It is for initialize(), and for os_acc.apply_again(): after a reboot, after
+    a crash, and if something was in the way. Nothing is raised, because a
+    service must be able to start. What has failed in this process is left, so
+    that a device is not programmed in vain every minute.
 
     :returns: None: there was nothing to do, or another process is at it
     """
@@ -118,8 +121,14 @@ def _finish(
 
     :param done: the steps that are done
     """
-    done += map(_tried, vfs.find(host, document))
-    done += map(_tried, functions.find(host, document, callback))
+    for step in itertools.chain(
+        vfs.find(host, document), functions.find(host, document, callback)
+    ):
+        known = host.failed_steps.get((step.part, step.name, step.after))
+        if known is None or step.act is None:
+            done.append(_tried(host, step))
+        else:
+            done.append(_told(step, results.FAILED, known))
     made = objects.ApplyReport(steps=done)
     if results.IN_THE_WAY not in made.results():
         host.journal.save_desired(_row(document, boot.boot_id()))
@@ -140,15 +149,17 @@ def _do(step: steps.Step) -> objects.ApplyStep:
     return _told(step, results.CHANGED)
 
 
-def _tried(step: steps.Step) -> objects.ApplyStep:
+def _tried(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
     """Do a step. What it raises does not stop the others."""
     try:
         return _do(step)
     except _IN_THE_WAY as err:
         return _told(step, results.IN_THE_WAY, exception.describe(err))
     except exception.ExceptionBase as err:
-        LOG.error('%s %s: %s', step.part, step.name, exception.describe(err))
-        return _told(step, results.FAILED, exception.describe(err))
+        why = exception.describe(err)
+        LOG.error('%s %s: %s', step.part, step.name, why)
+        host.failed_steps[step.part, step.name, step.after] = why
+        return _told(step, results.FAILED, why)
 
 
 def _would(step: steps.Step) -> objects.ApplyStep:

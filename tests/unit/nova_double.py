@@ -188,6 +188,10 @@ class LibvirtDriver:
     def init_host(self, host):
         self._do('init_host')
 
+    def get_available_resource(self, nodename):
+        self._do('get_available_resource')
+        return {}
+
     def get_available_nodes(self, refresh=False):
         return ['node-1']
 

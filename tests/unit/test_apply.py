@@ -202,6 +202,39 @@ def test_a_region_that_a_van_has(here):
     assert here.inside() == ['gzip', 'gzip', 'gzip']
 
 
+def test_a_service_finishes_what_was_in_the_way(here):
+    here.apply(functions=FUNCTIONS)
+    assert os_acc.apply_again() is None
+    instance = devices.instance()
+    os_acc.plug(instance, [applied.fake_request('aes')])
+    here.apply(functions=[('fpga', '0', 'gzip')])
+    report = os_acc.apply_again()
+    assert report is not None
+    assert report.results() == {'in the way'}
+    os_acc.unplug(instance)
+    report = os_acc.apply_again()
+    assert report is not None
+    assert report.results() == {'changed'}
+    assert here.inside() == ['gzip', 'sha', 'gzip']
+    assert os_acc.apply_again() is None
+
+
+def test_a_service_does_not_repeat_what_has_failed(here):
+    here.apply(applied.pf())
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(devices.VFS[1])])
+    here.kernel.fail(f'*/{applied.OTHER}/sriov_numvfs', errno.ENOMEM)
+    wanted = [applied.pf(number=3), applied.pf(applied.OTHER)]
+    report = here.apply(*wanted)
+    assert report.results() == {'changed', 'in the way', 'failed'}
+    report = os_acc.apply_again()
+    assert report is not None
+    assert applied.results(report)[applied.OTHER] == 'failed'
+    assert here.vfs() == [2, 0]
+    os_acc.initialize(reset=True)
+    assert here.vfs() == [2, 2]
+
+
 # --- failures
 
 

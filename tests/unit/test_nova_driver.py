@@ -21,6 +21,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.journal import desired
 
 ALIAS = 'ua-acc-{}'
 
@@ -500,6 +501,15 @@ def test_vans_of_lost_instances_are_released_at_the_start(
     left = {van.instance_uuid for van in os_acc.get_vans()}
     assert left == {in_database.uuid, in_hypervisor.uuid}
     assert lost.uuid in caplog.text
+
+
+def test_the_periodic_task_finishes_a_document_of_apply(site):
+    """Somebody was in the way of it, or the command was interrupted."""
+    journal = os_acc._host.journal
+    journal.save_desired(desired.Desired('{"version": 1}'))
+    site.driver.get_available_resource('node-1')
+    assert journal.desired().settled is not None
+    assert site.log == ['get_available_resource']
 
 
 def test_mdevs_of_os_acc_are_no_mdevs_of_nova(site, instance):

@@ -118,6 +118,7 @@ def _go_on(
             return 1
         if time.monotonic() >= next_search:
             _release_orphans(conf, server)
+            os_acc.apply_again()
             next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
     return 0
 

@@ -37,6 +37,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     '__init__': ('virtapi', 'read_only'),
     'init_host': ('host',),
     'process_instances_at_startup': ('context', 'instances'),
+    'get_available_resource': ('nodename',),
     'spawn': (
         'context',
         'instance',

@@ -20,6 +20,7 @@ hard reboot, power on       nothing is unplugged; the VANs are plugged again
 resume on host boot         the same, from the journal, without ARQs
 rescue, unrescue            the guest keeps its devices, from the journal
 destroy, cleanup            unplugged when all else is done
+periodic look at resources  what os-acc apply could not do is finished
 ==========================  ================================================
 """
 
@@ -90,6 +91,14 @@ class LibvirtDriver(driver.LibvirtDriver):
         known.update(self.list_instance_uuids())
         accelerators.release_orphans(known)
         return super().process_instances_at_startup(context, instances)
+
+    def get_available_resource(self, nodename: str) -> Any:
+        """Finish what os-acc apply could not do while guests had devices.
+
+        Nova calls it in its periodic task, before it looks at the resources.
+        """
+        os_acc.apply_again()
+        return super().get_available_resource(nodename)
 
     def spawn(
         self,

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A hardware manager of ironic-python-agent that calls os-acc apply."""
