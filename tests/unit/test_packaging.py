@@ -41,13 +41,15 @@ def test_coverage():
 
 def test_the_order_of_imports():
     lint = TOOLS['ruff']['lint']['isort']['known-first-party']
-    assert set(lint) == INSTALLED | {'os_acc_dra', 'os_acc_nova'}
+    others = {'os_acc_dra', 'os_acc_ironic', 'os_acc_nova'}
+    assert set(lint) == INSTALLED | others
 
 
 def test_types():
     files = TOOLS['mypy']['files']
     names = {'os_acc', 'vif_like_plugins'}
     assert set(files) == names | {f'contrib/{name}' for name in OUTSIDE} | {
+        'contrib/os-acc-apply/os_acc_ironic',
         'contrib/os-acc-dra/os_acc_dra',
         'contrib/os-acc-nova/os_acc_nova',
     }
