@@ -9,6 +9,7 @@ see again().
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import itertools
 import json
 import logging
@@ -27,6 +28,7 @@ from os_acc.desired import offered
 from os_acc.desired import reservations
 from os_acc.desired import steps
 from os_acc.desired import vfs
+from os_acc.desired import vgpus
 from os_acc.journal import desired as rows
 from os_acc.kernel import boot
 from os_acc.objects import report as results
@@ -47,7 +49,8 @@ def apply(
         host.failed_steps.clear()
         before = host.journal.desired()
         earlier = reserved.read(host.journal)
-        host.journal.save_desired(_row(document))
+        vfs_before = before.vgpus if before is not None else []
+        host.journal.save_desired(_row(document, let_go=vfs_before))
         try:
             done = offer(host.conf, document)
         except exception.ExceptionBase:
@@ -76,6 +79,7 @@ def check(
         offered.find(host.conf, document),
         reservations.find(reserved.read(host.journal), document.reserved),
         vfs.find(host, document),
+        vgpus.find(host, document, _vgpus(host)),
         functions.find(host, document),
     )
     return objects.ApplyReport(steps=[_would(each) for each in found])
@@ -95,7 +99,9 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
         known = host.journal.desired()
         if known is None or known.settled == boot.boot_id():
             return None
-        document = documents.read(json.loads(known.document))
+        found = json.loads(known.document)
+        found.pop(rows.LET_GO, None)
+        document = documents.read(found)
         with host.locks.device(_LOCK, 0):
             done = offer(host.conf, document)
             return _finish(host, document, done, None)
@@ -122,7 +128,9 @@ def _finish(
     :param done: the steps that are done
     """
     for step in itertools.chain(
-        vfs.find(host, document), functions.find(host, document, callback)
+        vfs.find(host, document),
+        vgpus.find(host, document, _vgpus(host)),
+        functions.find(host, document, callback),
     ):
         known = host.failed_steps.get((step.part, step.name, step.after))
         if known is None or step.act is None:
@@ -130,15 +138,35 @@ def _finish(
         else:
             done.append(_told(step, results.FAILED, known))
     made = objects.ApplyReport(steps=done)
+    left = [
+        each.name
+        for each in made.steps
+        if each.part == vgpus.PART
+        and each.result in (results.IN_THE_WAY, results.FAILED)
+    ]
     if results.IN_THE_WAY not in made.results():
-        host.journal.save_desired(_row(document, boot.boot_id()))
+        host.journal.save_desired(_row(document, boot.boot_id(), left))
     return made
 
 
+def _vgpus(host: host_module.Host) -> list[str]:
+    known = host.journal.desired()
+    return known.vgpus if known is not None else []
+
+
 def _row(
-    document: documents.Document, settled: str | None = None
+    document: documents.Document,
+    settled: str | None = None,
+    let_go: Sequence[str] = (),
 ) -> rows.Desired:
-    return rows.Desired(json.dumps(document.as_object()), settled)
+    """Make the row of the journal.
+
+    :param let_go: VFs whose vGPU type the document may have no more
+    """
+    made = document.as_object()
+    if gone := sorted({*let_go} - {*document.vgpus}):
+        made[rows.LET_GO] = gone
+    return rows.Desired(json.dumps(made), settled)
 
 
 def _do(step: steps.Step) -> objects.ApplyStep:

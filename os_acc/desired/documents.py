@@ -24,6 +24,7 @@ from os_acc import reserved
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.desired import reservations
+from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.texts import documents
@@ -61,12 +62,14 @@ class Document:
     :ivar offered: the entries of device_spec
     :ivar specs: the same, as their reader has read them
     :ivar reserved: the devices that only some requests get
+    :ivar vgpus: the VFs that have their vGPU type ahead of time
     """
 
     offered: list[dict[str, Any]]
     specs: list[device_spec.Spec]
     functions: list[Function]
     reserved: list[reserved.Reserved] = dataclasses.field(default_factory=list)
+    vgpus: list[str] = dataclasses.field(default_factory=list)
 
     def as_object(self) -> dict[str, Any]:
         """Write it as read() reads it."""
@@ -77,6 +80,8 @@ class Document:
         made = written(self.offered, functions)
         if self.reserved:
             made['reserved'] = reservations.written(self.reserved)
+        if self.vgpus:
+            made['vgpus'] = [{'device': each} for each in self.vgpus]
         return made
 
 
@@ -169,6 +174,10 @@ def read(
         specs,
         functions,
         reservations.read(found.get('reserved', ()), place),
+        [
+            _vf(item['device'], ['vgpus', number, 'device'], place)
+            for number, item in enumerate(found.get('vgpus', ()))
+        ],
     )
     return _check_once(document, place(['functions']))
 
@@ -204,12 +213,20 @@ def _checked(
     return dataclasses.replace(made, device=device.address)
 
 
+def _vf(text: str, keys: list[str | int], place: Callable[[Path], str]) -> str:
+    """Check and normalise the address of a VF."""
+    if not pci.is_address(text.lower()):
+        _refuse(place(keys), named(keys), text, 'the PCI address of a VF')
+    return text.lower()
+
+
 def _joined(parts: Sequence[Document]) -> Document:
     return Document(
         [each for part in parts for each in part.offered],
         [each for part in parts for each in part.specs],
         [each for part in parts for each in part.functions],
         [each for part in parts for each in part.reserved],
+        [each for part in parts for each in part.vgpus],
     )
 
 
@@ -218,6 +235,7 @@ def _check_once(document: Document, subject: str) -> Document:
     for part, labels in (
         ('functions', [each.label for each in document.functions]),
         ('reserved', [each.label for each in document.reserved]),
+        ('vgpus', document.vgpus),
     ):
         for number, label in enumerate(labels):
             if label in labels[:number]:

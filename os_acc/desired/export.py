@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from os_acc import host as host_module
@@ -22,4 +23,8 @@ def export(host: host_module.Host) -> dict[str, Any]:
     made = documents.written(offered.export(host.conf), functions.export(host))
     if those := reserved.read(host.journal):
         made['reserved'] = reservations.written(those)
+    known = host.journal.desired()
+    kept = json.loads(known.document).get('vgpus') if known else None
+    if kept:
+        made['vgpus'] = kept
     return made

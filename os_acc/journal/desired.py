@@ -9,9 +9,13 @@ of it was done. So a crash or a reboot of the host cannot lose it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
 
 from os_acc.journal import database
+
+#: The key for VFs of an earlier document. No document of a user has it.
+LET_GO = 'let_go'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,18 @@ class Desired:
 
     document: str
     settled: str | None = None
+
+    @property
+    def vgpus(self) -> list[str]:
+        """The VFs whose vGPU type os-acc has set ahead of time.
+
+        Also those of an earlier document, until it is cleared: LET_GO.
+        """
+        found = json.loads(self.document)
+        return [
+            *(each['device'] for each in found.get('vgpus', ())),
+            *found.get(LET_GO, ()),
+        ]
 
 
 def read(db: sqlite3.Connection) -> list[Desired]:

@@ -191,9 +191,12 @@ def released(uuid: str, release_seconds: float) -> None:
 
 
 @context.entry
-def set_vgpu_type(address: str, number: int, seconds: float) -> None:
+def set_vgpu_type(
+    address: str, number: int, seconds: float, given: bool = True
+) -> None:
     """Set the vGPU type of a VF.
 
+    :param given: False: ahead of time, for no VAN
     :raises DeviceBusy: if the VF has another type
     :raises DeviceNotFound: if device_spec does not offer the VF for this type
     """
@@ -209,7 +212,8 @@ def set_vgpu_type(address: str, number: int, seconds: float) -> None:
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
                 )
-            function_notes.note_vgpu(function, number)
+            if given:
+                function_notes.note_vgpu(function, number)
             if now == vgpu.NONE:
                 records.vgpus.write(address, records.Vgpu(number))
             vgpu_type.set_type(address, number, deadline.left())

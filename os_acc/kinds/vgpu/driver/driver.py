@@ -276,6 +276,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
         """Give the VAN the same type on the same VF again after a reboot."""
         address, data = allocation.address_of(van), van.driver_data
         number, preset = int(data[TYPE]), PRESET in data
+        known = self.journal.desired()
+        if known is not None and address in known.vgpus:
+            preset = False  # os-acc apply had set it
         # sriov-manage makes the VFs, and a service of the operator presets
         # their types. Both may start after os-acc.
         waiting.until(

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""vGPU types that a document sets ahead of time, on a kernel of files."""
+
+from __future__ import annotations
+
+import applied
+import devices
+import pytest
+import vgpu_card
+
+import os_acc
+from os_acc import exception
+from os_acc.kernel import vgpu_config
+
+PF = '0000:41:00.0'
+VF, OTHER = '0000:41:00.4', '0000:41:00.5'
+TYPES = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
+
+
+@pytest.fixture
+def card(kernel, tmp_path, monkeypatch) -> vgpu_card.Card:
+    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    made = vgpu_card.Card(kernel, PF, TYPES, size=48, vfs=3)
+    devices.spec({'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'})
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize(reset=True)
+    return made
+
+
+def apply(*vfs, check=False):
+    """Apply a document that offers what device_spec offers."""
+    return os_acc.apply(
+        {
+            'version': 1,
+            'offered': [{'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'}],
+            'vgpus': [{'device': each} for each in vfs],
+        },
+        check=check,
+    )
+
+
+def test_set_and_cleared(card):
+    before = card.kernel.snapshot()
+    assert apply(VF, OTHER, check=True).results() == {'would change'}
+    assert apply(VF, OTHER).results() == {'changed'}
+    assert [card.kind_of(each) for each in card.vfs] == [558, 558, 0]
+    writes = list(card.kernel.writes)
+    assert apply(VF, OTHER).results() == {'unchanged'}
+    assert card.kernel.writes == writes
+    assert applied.results(apply(VF)) == {VF: 'unchanged', OTHER: 'changed'}
+    apply()
+    assert card.kernel.snapshot() == before
+    assert apply().steps == []
+
+
+def test_an_instance_leaves_the_type_there(card):
+    apply(VF)
+    for wanted in (devices.pci(VF), devices.wanted('VGPU')):
+        guest = devices.instance()
+        (van,) = os_acc.plug(guest, [wanted])
+        assert van.handle.address == VF
+        assert apply(VF).results() == {'unchanged'}
+        os_acc.unplug(guest)
+        assert card.kind_of(VF) == 558
+    apply()
+    assert card.kind_of(VF) == 0
+
+
+def test_the_type_of_an_instance_is_not_cleared(card):
+    apply(VF)
+    guest = devices.instance()
+    (van,) = os_acc.plug(guest, [devices.pci(VF)])
+    (step,) = apply().steps
+    assert (step.result, card.kind_of(VF)) == ('in the way', 558)
+    assert van.uuid in step.reason
+    os_acc.unplug(guest)
+    assert os_acc.apply_again().results() == {'changed'}
+    assert card.kind_of(VF) == 0
+
+
+def test_a_type_that_was_set_for_an_instance(card):
+    """It goes with the instance, so it is set once that has gone."""
+    guest = devices.instance()
+    os_acc.plug(guest, [devices.pci(VF)])
+    assert apply(VF).results() == {'in the way'}
+    os_acc.unplug(guest)
+    assert card.kind_of(VF) == 0
+    assert os_acc.apply_again().results() == {'changed'}
+    assert card.kind_of(VF) == 558
+
+
+def test_after_a_reboot(card):
+    apply(VF, OTHER)
+    guest = devices.instance()
+    os_acc.plug(guest, [devices.pci(VF)])
+    card.reboot()
+    card.sriov_manage()
+    os_acc.initialize(reset=True)
+    assert [card.kind_of(each) for each in card.vfs] == [558, 558, 0]
+    os_acc.unplug(guest)
+    assert card.kind_of(VF) == 558
+    apply()
+    assert [card.kind_of(each) for each in card.vfs] == [0, 0, 0]
+
+
+def test_a_type_of_the_operator_stays(card):
+    card.preset(VF, 558)
+    assert apply(VF).results() == {'unchanged'}
+    apply()
+    assert card.kind_of(VF) == 558
+
+
+def test_another_type_is_there(card):
+    card.preset(VF, 559)
+    (step,) = apply(VF).steps
+    assert step.result == 'in the way'
+    assert '559' in step.reason
+    assert card.kind_of(VF) == 559
+
+
+def test_a_vf_that_is_not_there(card):
+    report = apply('0000:41:0f.7', OTHER)
+    assert applied.results(report) == {
+        '0000:41:0f.7': 'failed',
+        OTHER: 'changed',
+    }
+
+
+def test_a_wrong_address(card):
+    with pytest.raises(exception.InvalidRequest) as caught:
+        apply('gpu')
+    assert caught.value.kwargs['field'] == 'vgpus[0].device'
