@@ -319,7 +319,8 @@ def _replace(
 def _delete(directory: str, kind: str, van: str) -> None:
     files, name = _files(directory), container_spec.file_name(kind, van)
     text = files.read(name)
-    if text is not None and container_spec.is_ours(text, kind, van):
+    # None: a write may have been interrupted.
+    if text is None or container_spec.is_ours(text, kind, van):
         files.delete(name)
 
 

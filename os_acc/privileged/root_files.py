@@ -90,19 +90,18 @@ class RootFiles:
             self._sync(directory)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it exists.
+        """Delete a file, if it exists, and what a write() has left of it.
 
         :raises PrivilegeError: if it cannot be deleted
         """
         root_folder.check_name(name)
         if not os.path.lexists(self._path()):
             return
-        with (
-            self._opened(name) as directory,
-            contextlib.suppress(FileNotFoundError),
-        ):
-            os.unlink(name, dir_fd=directory)
-            self._sync(directory)
+        with self._opened(name) as directory:
+            for each in (f'{name}.new', name):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(each, dir_fd=directory)
+                    self._sync(directory)
 
     def _sync(self, directory: int) -> None:
         if self._durable:

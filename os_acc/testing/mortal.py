@@ -205,7 +205,9 @@ class _Listener:
         if place_of_fd is not None and args[place_of_fd] != -1:
             directory = os.readlink(f'/proc/self/fd/{args[place_of_fd]}')
             found = os.path.join(directory, found)
-        if event != 'os.mkdir' or not os.path.lexists(found):
+        # What is there is not made, and what is not there is not removed.
+        absent = {'os.mkdir': True, 'os.remove': False, 'os.rmdir': False}
+        if absent.get(event) in (None, not os.path.lexists(found)):
             self._tell(found)
 
 
