@@ -9,7 +9,9 @@ of it was done. So a crash or a reboot of the host cannot lose it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
+from typing import Any
 
 from os_acc.journal import database
 
@@ -42,6 +44,16 @@ def write(db: sqlite3.Connection, desired: Desired | None) -> None:
             'INSERT INTO desired (document, settled) VALUES (?, ?)',
             dataclasses.astuple(desired),
         )
+
+
+def pools(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """The pools of the document, as it has them."""
+    for each in read(db):
+        found: list[dict[str, Any]] = json.loads(each.document).get(
+            'pools', []
+        )
+        return found
+    return []
 
 
 def kept_vfs(db: sqlite3.Connection) -> list[tuple[str, int]]:
