@@ -23,6 +23,7 @@ from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import offered
+from os_acc.desired import pools
 from os_acc.desired import steps
 from os_acc.desired import vfs
 from os_acc.journal import desired as rows
@@ -44,13 +45,14 @@ def apply(
     with host.locks.device(_LOCK):
         before = host.journal.desired()
         host.journal.save_desired(_row(document))
+        earlier = _document(before)
         try:
             done = offer(host.conf, document)
         except exception.ExceptionBase:
             # Nothing was touched: the earlier document stays.
             host.journal.save_desired(before)
             raise
-        return _finish(host, document, done, callback)
+        return _finish(host, document, earlier, done, callback)
 
 
 def offer(
@@ -71,6 +73,7 @@ def check(
         offered.find(host.conf, document),
         vfs.find(host, document),
         functions.find(host, document),
+        pools.find(_document(host.journal.desired()), document),
     )
     return objects.ApplyReport(steps=[_would(each) for each in found])
 
@@ -90,7 +93,7 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
         document = documents.read(json.loads(known.document))
         with host.locks.device(_LOCK, 0):
             done = offer(host.conf, document)
-            return _finish(host, document, done, None)
+            return _finish(host, document, document, done, None)
     except exception.LockTimeout:
         return None
     except Exception as err:
@@ -106,19 +109,30 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
 def _finish(
     host: host_module.Host,
     document: documents.Document,
+    before: documents.Document | None,
     done: list[objects.ApplyStep],
     callback: progress.Callback | None,
 ) -> objects.ApplyReport:
     """Do the other steps, now that device_spec says what is offered.
 
+    :param before: the document that was applied before
     :param done: the steps that are done
     """
     done += map(_tried, vfs.find(host, document))
     done += map(_tried, functions.find(host, document, callback))
+    done += map(_tried, pools.find(before, document))
     made = objects.ApplyReport(steps=done)
     if results.IN_THE_WAY not in made.results():
         host.journal.save_desired(_row(document, boot.boot_id()))
     return made
+
+
+def _document(row: rows.Desired | None) -> documents.Document | None:
+    """Read a document of the journal; None: there is none that can be read."""
+    try:
+        return documents.read(json.loads(row.document)) if row else None
+    except exception.InvalidRequest:
+        return None  # a later version of os-acc has written it
 
 
 def _row(

@@ -20,11 +20,13 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc import objects
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.texts import documents
+from os_acc.texts import function_id as function_ids
 from os_acc.texts import yaml_documents
 
 VERSION = 1
@@ -53,6 +55,56 @@ class Function:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pool:
+    """A function that some regions shall hold before it is requested.
+
+    A region is what is programmed on its own: of a device without regions, the
+    whole device.
+
+    :ivar resource_class: of the devices; None: any
+    :ivar traits: that the devices have
+    :ivar bitstream: as for os_acc.program_device()
+    :ivar min_free: so many regions with a free handle shall hold it; None: 1,
+        or 0 if on_demand
+    :ivar max: at most so many regions hold it because of the pool; None: all
+    :ivar on_demand: one more rule: a region is free while it is requested and
+        not found
+    :ivar hours: from when to when regions are programmed, in local time, such
+        as '22-6'; None: always
+    :ivar per_hour: the most programmings within an hour
+    :ivar after: KEEP or CLEAR, of programming.kept; None: as the driver's
+        option says
+    """
+
+    function: str
+    resource_class: str | None = None
+    traits: tuple[str, ...] = ()
+    bitstream: str | None = None
+    min_free: int | None = None
+    max: int | None = None
+    on_demand: bool = False
+    hours: str | None = None
+    per_hour: int = 20
+    after: str | None = None
+
+    @property
+    def least(self) -> int:
+        """How many regions shall be free, without a demand."""
+        if self.min_free is None:
+            return 0 if self.on_demand else 1
+        return self.min_free
+
+    def is_open(self, hour: int) -> bool:
+        """Whether regions are programmed in an hour of the day."""
+        if self.hours is None:
+            return True
+        first, last = map(int, self.hours.split('-'))
+        if first < last:
+            return first <= hour < last
+        return hour >= first or hour < last
+
+
+@dataclasses.dataclass(frozen=True)
 class Document:
     """What a document says.
 
@@ -63,6 +115,7 @@ class Document:
     offered: list[dict[str, Any]]
     specs: list[device_spec.Spec]
     functions: list[Function]
+    pools: list[Pool] = dataclasses.field(default_factory=list)
 
     def as_object(self) -> dict[str, Any]:
         """Write it as read() reads it."""
@@ -70,14 +123,30 @@ class Document:
             {k: v for k, v in dataclasses.asdict(each).items() if v}
             for each in self.functions
         ]
-        return written(self.offered, functions)
+        pools = [_without_defaults(each) for each in self.pools]
+        return written(self.offered, functions, pools)
 
 
 def written(
-    offered: list[dict[str, Any]], functions: list[dict[str, Any]]
+    offered: list[dict[str, Any]],
+    functions: list[dict[str, Any]],
+    pools: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Make a document of its parts."""
-    return {'version': VERSION, 'offered': offered, 'functions': functions}
+    return {
+        'version': VERSION,
+        'offered': offered,
+        'functions': functions,
+        **({'pools': pools} if pools else {}),
+    }
+
+
+def _without_defaults(pool: Pool) -> dict[str, Any]:
+    return {
+        field.name: list(value) if isinstance(value, tuple) else value
+        for field in dataclasses.fields(pool)
+        if (value := getattr(pool, field.name)) != field.default
+    }
 
 
 @functools.cache
@@ -108,7 +177,7 @@ def from_files(path: str) -> Document:
     for each in paths:
         with open(each, 'rb') as file:
             parts.append(from_text(file.read(), each))
-    return _check_once(_joined(parts), path)
+    return _check_once(_joined(parts), lambda keys: path)
 
 
 def from_text(data: bytes | str, path: str) -> Document:
@@ -157,8 +226,18 @@ def read(
     for number, item in enumerate(found.get('functions', ())):
         made = Function(**item)
         functions.append(_checked(made, ['functions', number], place))
-    document = Document(list(found.get('offered', ())), specs, functions)
-    return _check_once(document, place(['functions']))
+    pools = [
+        _checked_pool(
+            Pool(**{**item, 'traits': tuple(item.get('traits', ()))}),
+            ['pools', number],
+            place,
+        )
+        for number, item in enumerate(found.get('pools', ()))
+    ]
+    document = Document(
+        list(found.get('offered', ())), specs, functions, pools
+    )
+    return _check_once(document, place)
 
 
 def named(keys: Path) -> str:
@@ -192,21 +271,51 @@ def _checked(
     return dataclasses.replace(made, device=device.address)
 
 
+def _checked_pool(
+    made: Pool, keys: list[str | int], place: Callable[[Path], str]
+) -> Pool:
+    """Check and normalise the values of a pool."""
+    where = 'function'
+    try:
+        # The fields of a request know all of these names.
+        request = objects.AcceleratorRequest.partial(function_id=made.function)
+        where = 'resource_class'
+        request.resource_class = made.resource_class
+        where = 'traits'
+        request.traits = list(made.traits)
+        where = 'bitstream'
+        if made.bitstream is not None:
+            reference.parse(made.bitstream)
+    except exception.InvalidRequest as err:
+        keys = [*keys, where]
+        raise exception.InvalidRequest(
+            **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+        ) from err
+    if made.max is not None and made.max < made.least:
+        keys = [*keys, 'max']
+        expected = f'at least min_free, which is {made.least}'
+        _refuse(place(keys), named(keys), made.max, expected)
+    return made
+
+
 def _joined(parts: Sequence[Document]) -> Document:
     return Document(
         [each for part in parts for each in part.offered],
         [each for part in parts for each in part.specs],
         [each for part in parts for each in part.functions],
+        [each for part in parts for each in part.pools],
     )
 
 
-def _check_once(document: Document, subject: str) -> Document:
-    """Check that no region is to hold two functions."""
-    seen: set[str] = set()
-    for each in document.functions:
-        if each.label in seen:
-            _refuse(subject, 'functions', each.label, 'each region once')
-        seen.add(each.label)
+def _check_once(document: Document, place: Callable[[Path], str]) -> Document:
+    """Check that no region is to hold two functions, and no two pools one."""
+    labels = [each.label for each in document.functions]
+    names = [function_ids.canonical(each.function) for each in document.pools]
+    for part, found in (('functions', labels), ('pools', names)):
+        for number, each in enumerate(found):
+            if each in found[:number]:
+                what = 'region' if part == 'functions' else 'function'
+                _refuse(place([part, number]), part, each, f'each {what} once')
     return document
 
 

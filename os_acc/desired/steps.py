@@ -17,7 +17,7 @@ def nobody() -> list[str]:
 class Step:
     """A step. It changes one thing, and finishes or undoes an earlier one.
 
-    :ivar part: of the document: offered, vfs or functions
+    :ivar part: of the document: offered, vfs, functions or pools
     :ivar name: what it changes
     :ivar before: what is there now
     :ivar after: what shall be there
