@@ -25,6 +25,7 @@ from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
+from os_acc.spec import values as spec_values
 from os_acc.texts import documents
 from os_acc.texts import function_id as function_ids
 from os_acc.texts import yaml_documents
@@ -277,12 +278,19 @@ def _checked_pool(
     """Check and normalise the values of a pool."""
     where = 'function'
     try:
-        # The fields of a request know all of these names.
-        request = objects.AcceleratorRequest.partial(function_id=made.function)
+        # The field of a request knows the name of a function.
+        objects.AcceleratorRequest.partial(function_id=made.function)
         where = 'resource_class'
-        request.resource_class = made.resource_class
+        made = dataclasses.replace(
+            made,
+            resource_class=spec_values.resource_class(
+                where, made.resource_class or ''
+            ),
+        )
         where = 'traits'
-        request.traits = list(made.traits)
+        made = dataclasses.replace(
+            made, traits=spec_values.traits(where, list(made.traits))
+        )
         where = 'bitstream'
         if made.bitstream is not None:
             reference.parse(made.bitstream)
