@@ -32,12 +32,12 @@ from os_acc.kinds.fake.driver import hardware as fake_hardware
 
 CONF = cfg.CONF
 FUNCTIONS = {'aes': 0.4, 'sha': 0.3, 'gzip': 0.2, 'fft': 0.1}
-REQUESTS = 250
+REQUESTS = 150
 #: Seconds, on average: between two requests, and of an instance. So half of
 #: the regions are in use.
 BETWEEN, LIFE = 450.0, 1800.0
 #: Seconds: of a programming, and between two calls of keep_pools().
-SECONDS, PERIOD = 2.0, 60.0
+SECONDS, PERIOD = 2.0, 120.0
 
 POOLS = {
     'none': [],
@@ -134,6 +134,7 @@ def test_pools(
     clock: None,
     benchmark: Any,
     request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     initialize()
     for key, value in {
@@ -148,10 +149,13 @@ def test_pools(
         CONF.clear_override(key, group='os_acc_fake')
     started = len(replay.latencies)
     late = statistics.quantiles(replay.latencies, n=20)[-1]
-    terminal = request.config.pluginmanager.get_plugin('terminalreporter')
-    terminal.write_line(
-        f'\npools: {name}: {started} started, {replay.refused} refused, '
+    text = (
+        f'pools: {name}: {started} started, {replay.refused} refused, '
         f'{replay.hits / started:.1%} found their function, start after '
         f'{statistics.mean(replay.latencies):.2f} s on average and '
         f'{late:.2f} s for one in 20, {replay.ahead} programmings ahead'
     )
+    benchmark.extra_info['text'] = text
+    terminal = request.config.pluginmanager.get_plugin('terminalreporter')
+    with capsys.disabled():
+        terminal.write_line(f'\n{text}')

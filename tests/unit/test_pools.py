@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import os
 import random
+import sqlite3
 import uuid
 
 import pool_model
@@ -239,6 +240,30 @@ def test_the_kinds_of_demand_are_bounded(host, monkeypatch):
             plug(f'f{number}')
     found = os_acc._host.journal.demand()
     assert [each.function_id for each in found] == ['f2', 'f3', 'f4']
+
+
+def test_a_demand_that_cannot_be_written(host, monkeypatch, caplog):
+    """The plug fails for its own reason."""
+
+    def fail(*_):
+        raise sqlite3.OperationalError('disk I/O error')
+
+    plug(*['sha'] * 4)
+    monkeypatch.setattr('os_acc.journal.demand.add', fail)
+    with pytest.raises(exception.PlugException, match='no fake device'):
+        plug('aes')
+    assert 'A demand is not written' in caplog.text
+
+
+def test_a_request_for_a_handle_is_no_demand(host):
+    plug(*['sha'] * 4)
+    (device,) = os_acc.get_devices()
+    request = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), handle=device.handles[0].handle
+    )
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(objects.InstanceInfo(uuid=str(uuid.uuid4())), [request])
+    assert os_acc._host.journal.demand() == []
 
 
 def test_what_was_demanded_is_programmed(host):
