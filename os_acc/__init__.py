@@ -425,6 +425,29 @@ def apply_again() -> objects.ApplyReport | None:
     return applying.again(_writable('os_acc.apply_again'))
 
 
+def keep_pools(
+    progress: progress_module.Callback | None = None,
+) -> objects.ApplyReport:
+    """Program idle devices, until each pool has what it wants.
+
+    The pools are those of the document of apply(). A service or a timer calls
+    this every few minutes, in a thread of its own, because a programming can
+    take long. If another process is at it, nothing is done. What somebody
+    uses, and what another pool needs, is not touched.
+
+    :type progress: os_acc.progress.Callback | None
+    :param progress: as for program_device
+    :returns: a step for each programming; empty if there was nothing to do
+    :raises LibraryNotInitialized, ReadOnly: as for plug
+    :raises InvalidRequest: if device_spec cannot be read, or a later version
+        of os-acc has written the document
+    :raises JournalError: if the journal cannot be read
+    """
+    from os_acc.desired import pools
+
+    return pools.keep(_writable('os_acc.keep_pools'), progress)
+
+
 def _get() -> host.Host:
     selected = selection.current()
     found = _host if selected is None else selected.host

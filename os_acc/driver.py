@@ -129,6 +129,21 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """
         return
 
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        """Say how well a free handle suits a request; the lowest is the best.
+
+        ``os-acc plug --dry-run`` asks it. A driver whose prepareVAN prefers
+        one device to another implements it, by the same code. It only looks.
+        The default prefers none: the first that get_devices() lists is taken.
+
+        :param handle: as for check_request()
+        """
+        return 0
+
     @abc.abstractmethod
     def prepareVAN(
         self,

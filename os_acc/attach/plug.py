@@ -14,6 +14,7 @@ from os_acc import journal
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
+from os_acc.attach import demand
 from os_acc.attach import failures
 from os_acc.attach import plan as plan_module
 from os_acc.attach import prepare
@@ -145,6 +146,7 @@ def _plug_new(
         raise
     try:
         if failed := prepare.prepare(host, entries, step):
+            demand.note(host, entries, failed)
             raise next(iter(failed.values()))
         _set_state(vans, states.PLUGGING)
         host.journal.save_all(vans, attached=True)

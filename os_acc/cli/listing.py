@@ -110,7 +110,9 @@ class Listing(lister.Lister):
             column.key
             for at, column in enumerate(self.columns)
             if not column.long
-            and not (column.rare and all(row[at] is None for row in rows))
+            and not (
+                column.rare and all(row[at] in (None, []) for row in rows)
+            )
         ]
 
     def produce_output(

@@ -23,6 +23,7 @@ from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
 from os_acc.cli import output_files
+from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.journal import measures
 from os_acc.objects import van as states
@@ -69,6 +70,7 @@ class Metrics(base.Command):
             # First, because without the journal there are no figures.
             of_journal = [*_of_journal(opened.journal)]
             of_journal += _of_measures(opened.journal.measures())
+            of_journal.append(_of_demand(opened.journal.demand()))
             devices, failed = self._devices(opened)
         finally:
             opened.close()
@@ -258,6 +260,22 @@ def _of_measures(
         {
             (result,): sums.get((measures.RECOVERED, (result,)), 0)
             for result in (events.RELEASED, events.RESTORED, events.FAILED)
+        },
+    )
+
+
+def _of_demand(found: Iterable[demand.Demand]) -> metrics_core.Metric:
+    return _counter(
+        'demand',
+        'Requests that found no device.',
+        ['resource_class', 'traits', 'function_id'],
+        {
+            (
+                each.resource_class or '',
+                ','.join(each.traits),
+                each.function_id or '',
+            ): each.count
+            for each in found
         },
     )
 

@@ -21,10 +21,10 @@ from os_acc import host as host_module
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import offered
+from os_acc.desired import pools
 from os_acc.desired import reservations
 from os_acc.desired import steps
 from os_acc.desired import vfs
@@ -48,7 +48,7 @@ def apply(
     with host.locks.device(_LOCK):
         host.failed_steps.clear()
         before = host.journal.desired()
-        earlier = reserved.read(host.journal)
+        earlier = _earlier(before)
         vfs_before = before.vgpus if before is not None else []
         host.journal.save_desired(_row(document, let_go=vfs_before))
         try:
@@ -57,8 +57,7 @@ def apply(
             # Nothing was touched: the earlier document stays.
             host.journal.save_desired(before)
             raise
-        done += map(_do, reservations.find(earlier, document.reserved))
-        return _finish(host, document, done, callback)
+        return _finish(host, document, earlier, done, callback)
 
 
 def offer(
@@ -75,12 +74,14 @@ def check(
     host: host_module.Host, document: documents.Document
 ) -> objects.ApplyReport:
     """Say what apply() would do. This changes nothing."""
+    earlier = _earlier(host.journal.desired())
     found = itertools.chain(
         offered.find(host.conf, document),
-        reservations.find(reserved.read(host.journal), document.reserved),
+        reservations.find(earlier.reserved, document.reserved),
         vfs.find(host, document),
         vgpus.find(host, document, _vgpus(host)),
         functions.find(host, document),
+        pools.find(earlier, document),
     )
     return objects.ApplyReport(steps=[_would(each) for each in found])
 
@@ -99,12 +100,10 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
         known = host.journal.desired()
         if known is None or known.settled == boot.boot_id():
             return None
-        found = json.loads(known.document)
-        found.pop(rows.LET_GO, None)
-        document = documents.read(found)
+        document = documents.stored(known)
         with host.locks.device(_LOCK, 0):
             done = offer(host.conf, document)
-            return _finish(host, document, done, None)
+            return _finish(host, document, document, done, None)
     except exception.LockTimeout:
         return None
     except Exception as err:
@@ -120,17 +119,21 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
 def _finish(
     host: host_module.Host,
     document: documents.Document,
+    before: documents.Document,
     done: list[objects.ApplyStep],
     callback: progress.Callback | None,
 ) -> objects.ApplyReport:
     """Do the other steps, now that device_spec says what is offered.
 
+    :param before: the document that was applied before
     :param done: the steps that are done
     """
     for step in itertools.chain(
+        reservations.find(before.reserved, document.reserved),
         vfs.find(host, document),
         vgpus.find(host, document, _vgpus(host)),
         functions.find(host, document, callback),
+        pools.find(before, document),
     ):
         known = host.failed_steps.get((step.part, step.name, step.after))
         if known is None or step.act is None:
@@ -147,6 +150,14 @@ def _finish(
     if results.IN_THE_WAY not in made.results():
         host.journal.save_desired(_row(document, boot.boot_id(), left))
     return made
+
+
+def _earlier(row: rows.Desired | None) -> documents.Document:
+    """Read the document that was applied last; empty: there is none."""
+    try:
+        return documents.stored(row)
+    except exception.InvalidRequest:
+        return documents.Document()  # a later version of os-acc wrote it
 
 
 def _vgpus(host: host_module.Host) -> list[str]:

@@ -20,14 +20,18 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc import objects
 from os_acc import reserved
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.desired import reservations
+from os_acc.journal import desired as rows
 from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
+from os_acc.spec import values as spec_values
 from os_acc.texts import documents
+from os_acc.texts import function_id as function_ids
 from os_acc.texts import yaml_documents
 
 VERSION = 1
@@ -56,6 +60,56 @@ class Function:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pool:
+    """A function that some regions shall hold before it is requested.
+
+    A region is what is programmed on its own: of a device without regions, the
+    whole device.
+
+    :ivar resource_class: of the devices; None: any
+    :ivar traits: that the devices have
+    :ivar bitstream: as for os_acc.program_device()
+    :ivar min_free: so many regions with a free handle shall hold it; None: 1,
+        or 0 if on_demand
+    :ivar max: at most so many regions hold it because of the pool; None: all
+    :ivar on_demand: one more rule: a region is free while it is requested and
+        not found
+    :ivar hours: from when to when regions are programmed, in local time, such
+        as '22-6'; None: always
+    :ivar per_hour: the most programmings within an hour
+    :ivar after: KEEP or CLEAR, of programming.kept; None: as the driver's
+        option says
+    """
+
+    function: str
+    resource_class: str | None = None
+    traits: tuple[str, ...] = ()
+    bitstream: str | None = None
+    min_free: int | None = None
+    max: int | None = None
+    on_demand: bool = False
+    hours: str | None = None
+    per_hour: int = 20
+    after: str | None = None
+
+    @property
+    def least(self) -> int:
+        """How many regions shall be free, without a demand."""
+        if self.min_free is None:
+            return 0 if self.on_demand else 1
+        return self.min_free
+
+    def is_open(self, hour: int) -> bool:
+        """Whether regions are programmed in an hour of the day."""
+        if self.hours is None:
+            return True
+        first, last = map(int, self.hours.split('-'))
+        if first < last:
+            return first <= hour < last
+        return hour >= first or hour < last
+
+
+@dataclasses.dataclass(frozen=True)
 class Document:
     """What a document says.
 
@@ -63,13 +117,15 @@ class Document:
     :ivar specs: the same, as their reader has read them
     :ivar reserved: the devices that only some requests get
     :ivar vgpus: the VFs that have their vGPU type ahead of time
+    :ivar pools: the functions that some regions shall hold
     """
 
-    offered: list[dict[str, Any]]
-    specs: list[device_spec.Spec]
-    functions: list[Function]
-    reserved: list[reserved.Reserved] = dataclasses.field(default_factory=list)
-    vgpus: list[str] = dataclasses.field(default_factory=list)
+    offered: Sequence[dict[str, Any]] = ()
+    specs: Sequence[device_spec.Spec] = ()
+    functions: Sequence[Function] = ()
+    reserved: Sequence[reserved.Reserved] = ()
+    vgpus: Sequence[str] = ()
+    pools: Sequence[Pool] = ()
 
     def as_object(self) -> dict[str, Any]:
         """Write it as read() reads it."""
@@ -77,19 +133,38 @@ class Document:
             {k: v for k, v in dataclasses.asdict(each).items() if v}
             for each in self.functions
         ]
-        made = written(self.offered, functions)
-        if self.reserved:
-            made['reserved'] = reservations.written(self.reserved)
-        if self.vgpus:
-            made['vgpus'] = [{'device': each} for each in self.vgpus]
-        return made
+        return written(
+            self.offered,
+            functions,
+            reserved=reservations.written(self.reserved),
+            vgpus=[{'device': each} for each in self.vgpus],
+            pools=[_without_defaults(each) for each in self.pools],
+        )
 
 
 def written(
-    offered: list[dict[str, Any]], functions: list[dict[str, Any]]
+    offered: Sequence[dict[str, Any]],
+    functions: Sequence[dict[str, Any]],
+    **others: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Make a document of its parts."""
-    return {'version': VERSION, 'offered': offered, 'functions': functions}
+    """Make a document of its parts.
+
+    :param others: the parts that are left out if they are empty
+    """
+    return {
+        'version': VERSION,
+        'offered': [*offered],
+        'functions': [*functions],
+        **{name: [*part] for name, part in others.items() if part},
+    }
+
+
+def _without_defaults(pool: Pool) -> dict[str, Any]:
+    return {
+        field.name: list(value) if isinstance(value, tuple) else value
+        for field in dataclasses.fields(pool)
+        if (value := getattr(pool, field.name)) != field.default
+    }
 
 
 @functools.cache
@@ -120,7 +195,7 @@ def from_files(path: str) -> Document:
     for each in paths:
         with open(each, 'rb') as file:
             parts.append(from_text(file.read(), each))
-    return _check_once(_joined(parts), path)
+    return _check_once(_joined(parts), lambda keys: path)
 
 
 def from_text(data: bytes | str, path: str) -> Document:
@@ -169,6 +244,14 @@ def read(
     for number, item in enumerate(found.get('functions', ())):
         made = Function(**item)
         functions.append(_checked(made, ['functions', number], place))
+    pools = [
+        _checked_pool(
+            Pool(**{**item, 'traits': tuple(item.get('traits', ()))}),
+            ['pools', number],
+            place,
+        )
+        for number, item in enumerate(found.get('pools', ()))
+    ]
     document = Document(
         list(found.get('offered', ())),
         specs,
@@ -178,8 +261,21 @@ def read(
             _vf(item['device'], ['vgpus', number, 'device'], place)
             for number, item in enumerate(found.get('vgpus', ()))
         ],
+        pools,
     )
-    return _check_once(document, place(['functions']))
+    return _check_once(document, place)
+
+
+def stored(row: rows.Desired | None) -> Document:
+    """Read the document of the journal; empty: none was applied.
+
+    :raises InvalidRequest: if a later version of os-acc has written it
+    """
+    if row is None:
+        return Document()
+    found = json.loads(row.document)
+    found.pop(rows.LET_GO, None)
+    return read(found)
 
 
 def named(keys: Path) -> str:
@@ -220,26 +316,62 @@ def _vf(text: str, keys: list[str | int], place: Callable[[Path], str]) -> str:
     return text.lower()
 
 
+def _checked_pool(
+    made: Pool, keys: list[str | int], place: Callable[[Path], str]
+) -> Pool:
+    """Check and normalise the values of a pool."""
+    where = 'function'
+    try:
+        # The field of a request knows the name of a function.
+        objects.AcceleratorRequest.partial(function_id=made.function)
+        where = 'resource_class'
+        made = dataclasses.replace(
+            made,
+            resource_class=spec_values.resource_class(
+                where, made.resource_class or ''
+            ),
+        )
+        where = 'traits'
+        made = dataclasses.replace(
+            made, traits=spec_values.traits(where, list(made.traits))
+        )
+        where = 'bitstream'
+        if made.bitstream is not None:
+            reference.parse(made.bitstream)
+    except exception.InvalidRequest as err:
+        keys = [*keys, where]
+        raise exception.InvalidRequest(
+            **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+        ) from err
+    if made.max is not None and made.max < made.least:
+        keys = [*keys, 'max']
+        expected = f'at least min_free, which is {made.least}'
+        _refuse(place(keys), named(keys), made.max, expected)
+    return made
+
+
 def _joined(parts: Sequence[Document]) -> Document:
+    """Make one document of several."""
     return Document(
-        [each for part in parts for each in part.offered],
-        [each for part in parts for each in part.specs],
-        [each for part in parts for each in part.functions],
-        [each for part in parts for each in part.reserved],
-        [each for part in parts for each in part.vgpus],
+        *(
+            [each for part in parts for each in getattr(part, field.name)]
+            for field in dataclasses.fields(Document)
+        )
     )
 
 
-def _check_once(document: Document, subject: str) -> Document:
-    """Check that no region is there twice in one part of a document."""
-    for part, labels in (
-        ('functions', [each.label for each in document.functions]),
-        ('reserved', [each.label for each in document.reserved]),
-        ('vgpus', document.vgpus),
+def _check_once(document: Document, place: Callable[[Path], str]) -> Document:
+    """Check that no device is there twice in one part, and no function."""
+    pools = [function_ids.canonical(each.function) for each in document.pools]
+    for part, found, what in (
+        ('functions', [each.label for each in document.functions], 'region'),
+        ('reserved', [each.label for each in document.reserved], 'region'),
+        ('vgpus', document.vgpus, 'VF'),
+        ('pools', pools, 'function'),
     ):
-        for number, label in enumerate(labels):
-            if label in labels[:number]:
-                _refuse(subject, part, label, 'each region once')
+        for number, each in enumerate(found):
+            if each in found[:number]:
+                _refuse(place([part, number]), part, each, f'each {what} once')
     return document
 
 

@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from os_acc import host as host_module
-from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import offered
-from os_acc.desired import reservations
+from os_acc.texts import function_id as function_ids
 
 
 def export(host: host_module.Host) -> dict[str, Any]:
@@ -20,11 +18,24 @@ def export(host: host_module.Host) -> dict[str, Any]:
 
     :raises InvalidRequest: if device_spec cannot be read
     """
-    made = documents.written(offered.export(host.conf), functions.export(host))
-    if those := reserved.read(host.journal):
-        made['reserved'] = reservations.written(those)
-    known = host.journal.desired()
-    kept = json.loads(known.document).get('vgpus') if known else None
-    if kept:
-        made['vgpus'] = kept
-    return made
+    document = documents.stored(host.journal.desired()).as_object()
+    pools = document.get('pools', [])
+    named = {
+        (each['device'], each.get('region'))
+        for each in document.get('functions', ())
+    }
+    # A region that holds the function of a pool stays free for the pools.
+    kept = [each['function'] for each in pools]
+    held = [
+        each
+        for each in functions.export(host)
+        if (each['device'], each.get('region')) in named
+        or not any(function_ids.same(each['function'], f) for f in kept)
+    ]
+    return documents.written(
+        offered.export(host.conf),
+        held,
+        reserved=document.get('reserved', []),
+        vgpus=document.get('vgpus', []),
+        pools=pools,
+    )

@@ -17,7 +17,7 @@ def nobody() -> list[str]:
 class Step:
     """A step. It changes one thing, and finishes or undoes an earlier one.
 
-    :ivar part: of the document: offered, reserved, vfs, vgpus or functions
+    :ivar part: of the document, such as vfs
     :ivar name: what it changes
     :ivar before: what is there now
     :ivar after: what shall be there

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
+from typing import Any
 
 from os_acc.journal import database
 
@@ -58,6 +59,16 @@ def write(db: sqlite3.Connection, desired: Desired | None) -> None:
             'INSERT INTO desired (document, settled) VALUES (?, ?)',
             dataclasses.astuple(desired),
         )
+
+
+def pools(db: sqlite3.Connection) -> list[dict[str, Any]]:
+    """The pools of the document, as it has them."""
+    for each in read(db):
+        found: list[dict[str, Any]] = json.loads(each.document).get(
+            'pools', []
+        )
+        return found
+    return []
 
 
 def kept_vfs(db: sqlite3.Connection) -> list[tuple[str, int]]:

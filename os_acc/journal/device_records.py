@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import sqlite3
+from typing import Any
 
 from os_acc.journal import desired as desired_rows
 from os_acc.journal import events as event_rows
@@ -152,6 +153,10 @@ class DeviceRecords(store.Store):
             lambda db: desired_rows.write(db, desired),
             lambda db: desired_rows.read(db) == ([desired] if desired else []),
         )
+
+    def pools(self) -> list[dict[str, Any]]:
+        """The pools of that document: see os_acc.desired.documents.Pool."""
+        return self._select(desired_rows.pools)
 
     def kept_vfs(self) -> dict[str, int]:
         """How many VFs each PF keeps without a VAN, by the PF's address."""

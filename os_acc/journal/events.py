@@ -34,6 +34,8 @@ FORGET = 'forget'
 PROGRAM = 'program'
 FREE = 'free'
 UNHEALTHY = 'unhealthy'
+DEMAND = 'demand'
+POOL = 'pool'
 
 #: The results.
 DONE = 'done'

@@ -26,6 +26,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.journal import codec
 from os_acc.journal import database
+from os_acc.journal import demand as demand_rows
 from os_acc.journal import device_records
 from os_acc.journal import events as event_rows
 from os_acc.journal import history
@@ -296,6 +297,26 @@ class Journal(device_records.DeviceRecords):
             )
         except exception.JournalError as err:
             LOG.warning('%d events are not written: %s', len(events), err)
+
+    def demand(self) -> list[demand_rows.Demand]:
+        """What was requested and not found, the newest last."""
+        return self._select(demand_rows.read)
+
+    def note_demand(
+        self,
+        found: Sequence[demand_rows.Demand],
+        events: Sequence[event_rows.Event],
+    ) -> None:
+        """Write what was requested and not found.
+
+        If that fails, it is logged, as by note().
+        """
+        try:
+            self._commit(
+                lambda db: demand_rows.add(db, found), lambda db: True, events
+            )
+        except exception.JournalError as err:
+            LOG.warning('A demand is not written: %s', err)
 
     def _of(self, instance_uuid: str | None) -> list[sqlite3.Row]:
         if instance_uuid is None:

@@ -179,6 +179,17 @@ MIGRATIONS = [
         number INTEGER NOT NULL
     );
     """,
+    """
+    CREATE TABLE demand (
+        resource_class TEXT NOT NULL,
+        traits TEXT NOT NULL,
+        function_id TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        first_at TEXT NOT NULL,
+        last_at TEXT NOT NULL,
+        PRIMARY KEY (resource_class, traits, function_id)
+    );
+    """,
 ]
 
 TABLES = (
@@ -192,6 +203,7 @@ TABLES = (
     'identity',
     'desired',
     'kept_vfs',
+    'demand',
 )
 
 

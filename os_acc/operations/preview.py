@@ -16,15 +16,21 @@ from os_acc import journal
 from os_acc import objects
 from os_acc import reserved
 from os_acc.attach import plan
+from os_acc.drivers import choosing
 from os_acc.kernel import boot
 from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.objects import device as device_objects
 from os_acc.objects import van as states
 from os_acc.operations import discovery
+from os_acc.programming import contents
 from os_acc.spec import device_spec
 from os_acc.texts import function_id as function_ids
 
-_Place: TypeAlias = tuple[objects.AttachHandle, str | None]
+#: A handle with its device and region, and whether no earlier request of the
+#: same plug would take it.
+_Offer: TypeAlias = tuple[
+    objects.Device, objects.AttachHandle, str | None, bool
+]
 
 PLUG = 'plug'
 NOTHING = 'nothing'
@@ -44,8 +50,9 @@ class Planned:
     :ivar plugin: name of the plugin, which would do the instance half
     :ivar state: the state of the VAN in the journal; None: it has none yet
     :ivar handle: the attach handle; None: the driver would choose it
-    :ivar devices: the address of the device; several if the driver would
-        choose one of them; empty if none fits
+    :ivar devices: the address of the device; if the driver would choose one,
+        its choice comes first, and then the others that fit; empty if none
+        fits
     :ivar obstacle: why it would fail, as far as a look can tell; None: there
         is no such reason
     """
@@ -224,18 +231,28 @@ class _Offers:
             and planned.driver.serves(planned.request, device)
         ]
         reasons: list[str] = []
-        could: list[str] = []
-        found = None
-        for device in fits:
-            fit, place = self._first(planned, device, reasons)
-            if fit:
-                could.append(device.address)
-            if place is not None and found is None:
-                # The driver may choose another device: this only counts.
-                found = place
-                self._take(planned, device, *place)
-        if found is not None:
-            return self._planned(planned, None, could, None)
+        could: dict[str, None] = {}
+        chosen = None
+        answers: dict[tuple[str, str | None], str | None] = {}
+        for device, handle, region, left in self._ranked(planned, fits):
+            if chosen is not None and device.address in could:
+                continue
+            # All handles of one region have the same answer.
+            key = device.address, region
+            if region is None or key not in answers:
+                answers[key] = self._refusal(planned, device, handle, region)
+            why = answers[key]
+            if why is not None:
+                if left:
+                    reasons.append(why)
+                continue
+            could[device.address] = None
+            if left and chosen is None:
+                chosen = device.address
+                self._take(planned, device, handle, region)
+        if chosen is not None:
+            others = [each for each in could if each != chosen]
+            return self._planned(planned, None, [chosen, *others], None)
         obstacle = self._none_left(planned, bool(fits), reasons)
         return self._planned(planned, None, [], obstacle)
 
@@ -260,32 +277,40 @@ class _Offers:
             obstacle += f'; {each.address}: {each.health_reason}'
         return obstacle + self._of_entries(planned)
 
-    def _first(
-        self, planned: plan.Plan, device: objects.Device, reasons: list[str]
-    ) -> tuple[bool, _Place | None]:
-        """Find the first handle of a device that a request would get.
+    def _ranked(
+        self, planned: plan.Plan, devices: Iterable[objects.Device]
+    ) -> list[_Offer]:
+        """The free handles of devices, in the order of the driver's choice."""
+        offers = [
+            (device, *place)
+            for device in devices
+            for place in self._places(device, planned.request.uuid)
+        ]
+        ranks: dict[tuple[str, str | None], int] = {}
 
-        :param reasons: a list, to which the reason against each handle that
-            is left is added
-        :returns: whether it would get one if no earlier request of this plug
-            took one; and the handle, or None if none is left
-        """
-        fits = False
-        known: dict[str, str | None] = {}  # the answers, by region
-        for handle, region, left in self._places(device, planned.request.uuid):
-            if region is None or region not in known:
-                why = self._refusal(planned, device, handle, region)
-                if region is not None:
-                    known[region] = why
-            else:
-                why = known[region]
-            if why is None:
-                fits = True
-                if left:
-                    return fits, (handle, region)
-            elif left:
-                reasons.append(why)
-        return fits, None
+        def rank(offer: _Offer) -> int:
+            device, handle, region, _ = offer
+            key = device.address, region
+            if key not in ranks:
+                ranks[key] = self._rank(planned, device, handle, region)
+            return ranks[key]
+
+        return choosing.ranked(offers, rank)
+
+    def _rank(
+        self,
+        planned: plan.Plan,
+        device: objects.Device,
+        handle: objects.AttachHandle,
+        region: str | None,
+    ) -> int:
+        """The rank of a region, also if an earlier request would use it."""
+        request = planned.request
+        key = _slot(device, region)
+        if key not in self._contents or request.function_id is None:
+            return planned.driver.rank(request, handle)
+        same = function_ids.same(self._contents[key], request.function_id)
+        return contents.HOLDS if same else contents.IN_USE
 
     def _places(
         self, device: objects.Device, uuid: str

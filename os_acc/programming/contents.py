@@ -16,10 +16,19 @@ from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
+from os_acc.programming import kept
 from os_acc.programming import programmer as programmers
 from os_acc.programming import records
 from os_acc.programming import uses
 from os_acc.texts import function_id as function_ids
+
+#: The digest of a bitstream that has not been read: no slot has it.
+UNKNOWN = ''
+
+#: How well a slot suits a request, the best first: it holds what is wanted, or
+#: will in a moment; it is empty; it holds what no pool keeps; it holds what a
+#: pool keeps; others use it with something else, or it is broken.
+HOLDS, EMPTY, NOT_KEPT, KEPT, IN_USE = range(5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +41,13 @@ class Wanted:
 
     function_id: str | None = None
     digest: str | None = None
+
+    @classmethod
+    def by(cls, request: objects.AcceleratorRequest) -> Wanted:
+        """What a request wants, before its bitstream is read."""
+        if request.function_id is None and request.bitstream is not None:
+            return cls(digest=UNKNOWN)
+        return cls(request.function_id)
 
     def matches(self, inside: Wanted, exact: bool) -> bool:
         """Say whether a slot has what is wanted, so needs no programming.
@@ -223,22 +239,40 @@ class Contents:
     def rank(self, wanted: Wanted) -> int:
         """Say how well the slot suits a request; the lowest is the best.
 
-        :returns: 0: it contains what is wanted, or is about to; 1: nobody uses
-            it; 2: others use it with something else or are about to, or
-            nothing is wanted and it is broken
+        :returns: one of HOLDS, EMPTY, NOT_KEPT, KEPT and IN_USE
         """
-        nothing = wanted == Wanted()
-        if nothing and self.broken() is not None:
-            return 2
-        if nothing or wanted.matches(self.inside(), exact=False):
-            return 0
+        if wanted == Wanted():
+            return self._rank_for_any()
+        inside = self.inside()
+        if wanted.matches(inside, exact=False):
+            return HOLDS
         if self.users():
-            return 2
-        coming = self._requested()
-        if not coming:
-            return 1
-        same = all(function_ids.same(wanted.function_id, f) for f in coming)
-        return 0 if same and wanted.function_id is not None else 2
+            return IN_USE
+        if coming := self._coming():
+            same = all(
+                function_ids.same(wanted.function_id, f) for f in coming
+            )
+            return HOLDS if same and wanted.function_id else IN_USE
+        if inside == Wanted():
+            return EMPTY
+        return self._kept_or(NOT_KEPT)
+
+    def _rank_for_any(self) -> int:
+        """The rank for a request that takes whatever the slot contains."""
+        return IN_USE if self.broken() is not None else self._kept_or(HOLDS)
+
+    def _kept_or(self, otherwise: int) -> int:
+        function_id = self.inside().function_id
+        if kept.is_kept(self.driver.journal, function_id):
+            return KEPT
+        return otherwise
+
+    def _coming(self) -> list[str | None]:
+        """The functions that the slot will have in a moment."""
+        record = self.record()
+        if record is not None and record.state == programs.PROGRAMMING:
+            return [record.function_id, *self._requested()]
+        return self._requested()
 
     def _requested(self) -> list[str | None]:
         """The functions that VANs with a handle of the slot wait for."""

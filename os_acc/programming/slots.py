@@ -33,6 +33,7 @@ from os_acc.programming import activation
 from os_acc.programming import bitstreams
 from os_acc.programming import contents
 from os_acc.programming import gate
+from os_acc.programming import kept
 from os_acc.programming import pending
 from os_acc.programming import recorded
 from os_acc.programming import uses
@@ -48,10 +49,6 @@ _UNTOUCHED = (
     exception.DeviceBusy,
     exception.DeviceInUseByHost,
 )
-
-
-#: The digest of a bitstream that has not been read: no slot has it.
-UNKNOWN = ''
 
 
 def ignore(fraction: float | None, message: str) -> None:
@@ -149,12 +146,9 @@ class Slot(recorded.Recorded):
         health.check(self.driver.journal, self.key)
         function_id = request.function_id
         with bitstreams.local(request.bitstream) as file:
-            wanted = contents.Wanted(function_id)
+            wanted = contents.Wanted.by(request)
             if function_id is None and file is not None:
                 wanted = contents.Wanted(self.function_of(file), file.sha256)
-            elif function_id is None and request.bitstream is not None:
-                # No slot is known to have it before it is downloaded.
-                wanted = contents.Wanted(digest=UNKNOWN)
             if self._is_coming(wanted):
                 return
             if self._fitting(None, self._completed(wanted), False) is None:
@@ -190,9 +184,14 @@ class Slot(recorded.Recorded):
         """End the use of the slot by a VAN.
 
         :param remove: whether to remove the function when its last user has
-            left. If the device cannot do this, it keeps the function
+            left, if no pool says it. If the device cannot do this, it keeps
+            the function
         """
         with self._held():
+            known = self.record()
+            if known is not None:
+                said = kept.clears(self.driver.journal, known.function_id)
+                remove = remove if said is None else said
             if remove and not self.needed_programmer().can_clear:
                 _logger(van).warning(
                     '%s keeps its function: nothing can remove it', self.label

@@ -135,12 +135,6 @@ def test_reserved_devices_are_written_as_they_are_read():
     assert found['value'] == '0000:3b:00.0'
 
 
-def test_pools_are_not_there_yet():
-    found, _ = fails(YAML + 'pools: []\n')
-    assert found['field'] == 'pools'
-    assert 'no such key' in found['expected']
-
-
 @pytest.mark.parametrize(
     'text', ['', '[]', 'a: b: c', '{"version": 1', 'version: 1\nversion: 1']
 )

@@ -34,6 +34,8 @@ NOT_FOUND = exit_codes.NOT_FOUND
 #: These need a journal, or would make one. One line names the path.
 REFUSED = [
     ['apply', 'host.json'],
+    ['pools'],
+    ['pools', '--keep'],
     ['plug', 'web', *PCI],
     ['plug', 'web', *PCI, '--json'],
     ['plug', 'web', *PCI, '--dry-run'],
@@ -52,6 +54,7 @@ OTHERS = [
     (['unplug', 'web', '--json'], 0),
     (['apply', 'host.json', '--check'], 1),
     (['export'], 0),
+    (['demand'], 0),
     (['recover'], 0),
     (['recover', '--rebuild'], 1),
     (['orphans'], 0),

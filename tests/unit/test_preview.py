@@ -65,7 +65,7 @@ def test_a_device_is_chosen(fake, look):
     assert look(devices.instance(), *requests) == [
         of_both,
         of_both,
-        of_both,
+        ('plug', None, ['nic1', 'nic0'], None),
         ('plug', None, [], f'no device of {CLASS} has a free handle left'),
     ]
     os_acc.plug(devices.instance(), requests[:2])

@@ -90,6 +90,8 @@ COMMANDS = {
     'device-allow': ('device', 'allow', 'gpu9'),
     'apply': ('apply', 'host.yaml'),
     'export': ('export',),
+    'pools': ('pools',),
+    'demand': ('demand',),
     'run': ('run', *MDEV, '--', 'printenv', 'OS_ACC_DEVICES'),
     'cni-like': ('cni-like', 'version'),
     'demo': ('demo',),
@@ -140,6 +142,7 @@ def run(clean, tmp_path, capfd, monkeypatch):
     )
     (tmp_path / 'host.yaml').write_text(
         'version: 1\nfunctions:\n  - {device: fpga0, function: sha}\n'
+        'pools:\n  - {function: sha, min_free: 2}\n'
     )
     made = Command(tmp_path / 'state', capfd, monkeypatch)
     made.configuration = ('--config-file', path)

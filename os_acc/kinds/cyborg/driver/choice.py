@@ -17,7 +17,6 @@ from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 from os_acc.kinds.cyborg.driver import program as cyborg_program
 from os_acc.programming import pending
-from os_acc.texts import function_id as function_ids
 
 
 def ranked(
@@ -25,28 +24,20 @@ def ranked(
     devices: Sequence[cyborg_listing.Found],
     request: objects.AcceleratorRequest,
 ) -> list[cyborg_listing.Found]:
-    """Sort devices: those with the function first, those in use last.
+    """Sort devices: those with the function first, those in use last."""
+    return sorted(devices, key=lambda found: rank(by, found, request))
 
-    A device that is being programmed with the function counts as one that has
-    it: the VAN waits and shares it.
-    """
-    wanted = programming.Wanted(request.function_id)
-    # Which function the bitstream has is unknown: prefer unused devices.
-    by_file = wanted.function_id is None and request.bitstream is not None
 
-    def rank(found: cyborg_listing.Found) -> int:
-        if not found.programmable:
-            return 0
-        slot = cyborg_program.slot_as_found(by, found)
-        if by_file:
-            return 2 if slot.users() else 1
-        if wanted.function_id and function_ids.same(
-            pending.being_programmed(slot), wanted.function_id
-        ):
-            return 0
-        return slot.rank(wanted)
-
-    return sorted(devices, key=rank)
+def rank(
+    by: driver.DriverBase,
+    found: cyborg_listing.Found,
+    request: objects.AcceleratorRequest,
+) -> int:
+    """How well a device suits a request. See DriverBase.rank."""
+    if not found.programmable:
+        return 0
+    slot = cyborg_program.slot_as_found(by, found)
+    return slot.rank(programming.Wanted.by(request))
 
 
 def changes(

@@ -127,6 +127,16 @@ class CyborgDriver(driver.DriverBase):
         if found.programmable:
             cyborg_program.slot_as_found(self, found).check_request(request)
 
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        found = self._source.get(
+            lambda found: found.has(handle), handle.identity
+        )
+        return cyborg_choice.rank(self, found, request)
+
     def prepareVAN(
         self,
         van: objects.VAN,

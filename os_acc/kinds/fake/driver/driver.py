@@ -155,6 +155,16 @@ class FakeDriver(driver.DriverBase):
         if choice is not None and choice.region is not None:
             self._slot(choice.device, choice.region).check_request(request)
 
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        choice = self._choice_of(handle)
+        if choice is None:
+            return 0
+        return self._rank(request, choice.device, choice.region)
+
     def prepareVAN(
         self,
         van: objects.VAN,
@@ -251,14 +261,6 @@ class FakeDriver(driver.DriverBase):
             self._claim(van, device, region, request.handle)
             return
         fits = self._fitting(request)
-        wanted = programming.Wanted(request.function_id)
-
-        def rank(place: tuple[str, str | None]) -> int:
-            device, region = place
-            if region is None:
-                return 0
-            return self._slot(device, region).rank(wanted)
-
         choices = [choice for each in fits for choice in each.choices]
         places = dict.fromkeys((c.device, c.region) for c in choices)
 
@@ -274,7 +276,7 @@ class FakeDriver(driver.DriverBase):
             self,
             van,
             request,
-            choosing.ranked(places, rank),
+            choosing.ranked(places, lambda each: self._rank(request, *each)),
             free,
             lambda choice: self._take(van, choice),
             lambda: None,
@@ -283,6 +285,17 @@ class FakeDriver(driver.DriverBase):
             else f'no fake device is of {allocation.selector(request)}'
             + (' and can be programmed' if request.function_id else ''),
         )
+
+    def _rank(
+        self,
+        request: objects.AcceleratorRequest,
+        device: str,
+        region: str | None,
+    ) -> int:
+        if region is None:
+            return 0
+        wanted = programming.Wanted(request.function_id)
+        return self._slot(device, region).rank(wanted)
 
     def _take(self, van: objects.VAN, choice: fake_hardware.Choice) -> None:
         """Claim a handle of a device."""
@@ -407,6 +420,10 @@ class FakeDriver(driver.DriverBase):
 class _Programmer(programming.Programmer):
     """Writes the function into the file that stands for the hardware."""
 
+    @property
+    def can_clear(self) -> bool:
+        return True
+
     def __init__(
         self,
         device: str,
@@ -427,6 +444,9 @@ class _Programmer(programming.Programmer):
         digest = file.sha256 if file is not None else None
         self._hardware.program(self._name, function_id or f'sha256-{digest}')
         return device_spec.PARTIAL
+
+    def clear(self) -> None:
+        self._hardware.program(self._name, '')
 
     def look(self) -> str:
         return self._hardware.function_of(self._name) or ''

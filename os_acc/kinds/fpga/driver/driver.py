@@ -199,6 +199,14 @@ class FPGADriver(driver.DriverBase):
         address = objects.PCIHandle.cast(handle, 'driver fpga').address
         self._slot_at(address).check_request(request)
 
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        address = objects.PCIHandle.cast(handle, 'driver fpga').address
+        return self._order(request, {})(address)
+
     def prepareVAN(
         self,
         van: objects.VAN,
@@ -390,18 +398,13 @@ class FPGADriver(driver.DriverBase):
 
         :param known: as for _slot_at()
         """
-        wanted = programming.Wanted(request.function_id)
-        # Which function the bitstream has is unknown: prefer unused devices.
-        by_file = wanted.function_id is None and request.bitstream is not None
+        wanted = programming.Wanted.by(request)
         ranks: dict[str, int] = {}
 
         def rank(address: str) -> int:
             slot = self._slot_at(address, known)
             if slot.label not in ranks:
-                if by_file:
-                    ranks[slot.label] = 2 if slot.users() else 1
-                else:
-                    ranks[slot.label] = slot.rank(wanted)
+                ranks[slot.label] = slot.rank(wanted)
             return ranks[slot.label]
 
         return rank

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Pools: the functions that are programmed before they are requested.
+
+keep() programs idle regions until each pool has what it wants; filling says
+which. A service or a timer calls it. A region that was programmed lately
+rests, so that a load that changes fast does not make it change as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import datetime
+
+from os_acc import exception
+from os_acc import host as host_module
+from os_acc import objects
+from os_acc import progress
+from os_acc import reserved
+from os_acc.desired import documents
+from os_acc.desired import filling
+from os_acc.desired import steps
+from os_acc.journal import events
+from os_acc.journal import programs
+from os_acc.kernel import pci
+from os_acc.objects import device as device_objects
+from os_acc.objects import report as results
+from os_acc.operations import discovery
+from os_acc.programming import records
+from os_acc.spec import device_spec
+from os_acc.texts import function_id as function_ids
+
+PART = 'pools'
+
+#: Seconds for which a region keeps what it was programmed with, or rests after
+#: a programming that has failed.
+REST = 300
+
+#: Seconds for which a demand counts.
+DEMAND_AGE = 3600
+
+_LOCK = 'all, to keep pools'
+_HOUR = datetime.timedelta(hours=1)
+_USED = (device_objects.USED, device_objects.HOST)
+
+
+def keep(
+    host: host_module.Host,
+    callback: progress.Callback | None = None,
+    now: datetime.datetime | None = None,
+) -> objects.ApplyReport:
+    """Program idle regions until each pool has what it wants.
+
+    See os_acc.keep_pools.
+
+    :param now: the time, with its zone; None: that of the clock
+    """
+    made = objects.ApplyReport(steps=[])
+    tried: set[str] = set()
+    try:
+        with host.locks.device(_LOCK, 0):
+            # Each programming changes what the others need: look again.
+            while (found := _next(host, now, tried)) is not None:
+                pool, region = found
+                tried.add(region.name)
+                made.steps.append(_program(host, pool, region, callback))
+    except exception.LockTimeout:
+        pass  # another process is at it
+    return made
+
+
+def states(
+    host: host_module.Host, now: datetime.datetime | None = None
+) -> list[filling.State]:
+    """Say what each pool has, and what it wants. This changes nothing."""
+    document = documents.stored(host.journal.desired())
+    return _states(host, document, _regions(host, document, now), now)
+
+
+def find(
+    before: documents.Document, document: documents.Document
+) -> Iterator[steps.Step]:
+    """A step for each pool of a document, and of the one before.
+
+    The document has the pools: there is nothing to do but to write it.
+    """
+    known = {each.function: each for each in before.pools}
+    wanted = {each.function: each for each in document.pools}
+    for name in dict.fromkeys([*known, *wanted]):
+        old, new = _text(known.get(name)), _text(wanted.get(name))
+        act = None if old == new else steps.nobody
+        yield steps.Step(PART, name, old, new, act)
+
+
+def _text(pool: documents.Pool | None) -> str:
+    if pool is None:
+        return 'no pool'
+    text = f'{pool.least} free'
+    if pool.max is not None:
+        text += f', at most {pool.max}'
+    if pool.on_demand:
+        text += ', on demand'
+    if pool.hours is not None:
+        text += f', from {pool.hours}'
+    return text
+
+
+def _next(
+    host: host_module.Host, now: datetime.datetime | None, tried: set[str]
+) -> tuple[documents.Pool, filling.Region] | None:
+    """The next programming.
+
+    :param tried: the names of the regions that this call has programmed
+    """
+    document = documents.stored(host.journal.desired())
+    if not document.pools:
+        return None
+    regions = _regions(host, document, now)
+    return filling.find(
+        _states(host, document, regions, now),
+        [each for each in regions if each.name not in tried],
+    )
+
+
+def _states(
+    host: host_module.Host,
+    document: documents.Document,
+    regions: Sequence[filling.Region],
+    now: datetime.datetime | None,
+) -> list[filling.State]:
+    now = now or datetime.datetime.now(datetime.UTC)
+    begun = [
+        each.reason
+        for each in host.journal.events(
+            events.Wanted(since=events.written(now - _HOUR))
+        )
+        if each.operation == events.POOL
+    ]
+    since = events.written(now - datetime.timedelta(seconds=DEMAND_AGE))
+    demanded = [
+        function_ids.canonical(each.function_id)
+        for each in host.journal.demand()
+        if each.function_id is not None and each.last_at >= since
+    ]
+    found = []
+    for pool in document.pools:
+        wanted = pool.least
+        if (
+            pool.on_demand
+            and function_ids.canonical(pool.function) in demanded
+        ):
+            wanted = max(wanted, 1)
+        acts = (
+            pool.is_open(now.astimezone().hour)
+            and begun.count(_name(pool)) < pool.per_hour
+        )
+        found.append(filling.state_of(pool, wanted, acts, regions))
+    return found
+
+
+def _regions(
+    host: host_module.Host,
+    document: documents.Document,
+    now: datetime.datetime | None,
+) -> list[filling.Region]:
+    """The regions of all devices that can be programmed."""
+    try:
+        devices = discovery.devices(host)
+    except exception.DiscoveryFailed as err:
+        devices = err.devices
+    fixed = {each.label for each in document.functions}
+    resting = _resting(host, now)
+    found = []
+    for device in devices:
+        if device.health != device_objects.OK or not device.functions:
+            continue
+        late = _is_late(host, device.address)
+        for region, function in device.functions.items():
+            name = f'{device.address} {region}'.strip()
+            handles = [
+                each
+                for each in device.handles
+                if records.overlaps(region, each.region)
+            ]
+            states = [each.state for each in handles]
+            addresses = {device.address}.union(
+                *(reserved.names(None, each.handle) for each in handles)
+            )
+            only = [
+                each
+                for each in document.reserved
+                if each.is_about(addresses, region)
+            ]
+            if any(each.project for each in only):
+                continue  # the requests of other projects do not get it
+            rests = any(
+                device.address in (each.device, each.address)
+                and each.region == region
+                for each in resting
+            )
+            found.append(
+                filling.Region(
+                    name,
+                    device.address,
+                    region,
+                    function,
+                    used=any(each in _USED for each in states),
+                    free=device_objects.FREE in states,
+                    fixed=late or rests or name in fixed,
+                    resource_class=device.resource_class,
+                    traits=frozenset(device.traits),
+                    only=tuple(e.function for e in only if e.function),
+                )
+            )
+    return found
+
+
+def _resting(
+    host: host_module.Host, now: datetime.datetime | None
+) -> list[programs.Program]:
+    """What was programmed, or has failed, a short time ago."""
+    now = now or datetime.datetime.now(datetime.UTC)
+    since = now - datetime.timedelta(seconds=REST)
+    return [
+        each
+        for each in host.journal.programs()
+        if each.state != programs.CLEARED
+        and datetime.datetime.fromisoformat(each.updated_at).replace(
+            tzinfo=datetime.UTC
+        )
+        > since
+    ]
+
+
+def _is_late(host: host_module.Host, address: str) -> bool:
+    """Whether a device has a function only after the host was switched off."""
+    function = pci.find(address) if pci.is_address(address) else None
+    if function is None:
+        return False
+    spec = device_spec.load(host.conf).find(function)
+    return spec is not None and spec.activation == device_spec.COLD_REBOOT
+
+
+def _name(pool: documents.Pool) -> str:
+    return f'pool {pool.function}'
+
+
+def _program(
+    host: host_module.Host,
+    pool: documents.Pool,
+    region: filling.Region,
+    callback: progress.Callback | None,
+) -> objects.ApplyStep:
+    # Before the act: a crash must not undo the limit.
+    host.journal.note(
+        [
+            events.Event(
+                at=events.now(),
+                operation=events.POOL,
+                step=None,
+                result=events.DONE,
+                device=region.device,
+                reason=_name(pool),
+            )
+        ]
+    )
+    result, reason = results.CHANGED, None
+    try:
+        discovery.program_device(
+            host,
+            region.device,
+            pool.bitstream,
+            pool.function,
+            region.region or None,
+            callback,
+        )
+    except (exception.DeviceBusy, exception.DeviceInUseByHost) as err:
+        # Somebody has taken it since it was looked at.
+        result, reason = results.IN_THE_WAY, exception.describe(err)
+    except Exception as err:
+        result, reason = results.FAILED, exception.describe(err)
+    return objects.ApplyStep(
+        part=PART,
+        name=region.name,
+        before=region.function or 'none, or unknown',
+        after=pool.function,
+        result=result,
+        reason=reason,
+    )

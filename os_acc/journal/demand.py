@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""What was requested and not found: a row for each kind of request.
+
+Requests with the same resource class, traits and function are one kind. The
+journal keeps the newest MOST kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import json
+import sqlite3
+
+from os_acc.journal import database
+
+#: How many kinds of requests the journal keeps.
+MOST = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """Requests that found no device.
+
+    :ivar resource_class: None: they name none
+    :ivar traits: sorted
+    :ivar function_id: None: they name none
+    :ivar count: how many there were
+    :ivar first_at: the time of the first one, as events.Event.at
+    :ivar last_at: the time of the last one
+    """
+
+    resource_class: str | None
+    traits: tuple[str, ...]
+    function_id: str | None
+    count: int
+    first_at: str
+    last_at: str
+
+    def text(self) -> str:
+        """Describe what was requested."""
+        named = [self.resource_class or 'any class', *self.traits]
+        if self.function_id is not None:
+            named.append(f'function {self.function_id}')
+        return ', '.join(named)
+
+
+def add(db: sqlite3.Connection, found: Sequence[Demand]) -> None:
+    """Add requests to those of their kinds."""
+    for each in found:
+        database.execute(
+            db,
+            'INSERT INTO demand VALUES (?, ?, ?, ?, ?, ?)'
+            ' ON CONFLICT (resource_class, traits, function_id) DO UPDATE SET'
+            ' count = count + excluded.count, last_at = excluded.last_at',
+            (
+                each.resource_class or '',
+                json.dumps(each.traits),
+                each.function_id or '',
+                each.count,
+                each.first_at,
+                each.last_at,
+            ),
+        )
+    database.execute(
+        db,
+        'DELETE FROM demand WHERE rowid NOT IN'
+        ' (SELECT rowid FROM demand ORDER BY last_at DESC LIMIT ?)',
+        (MOST,),
+    )
+
+
+def read(db: sqlite3.Connection) -> list[Demand]:
+    """Read all kinds, the newest last."""
+    rows = database.execute(
+        db,
+        'SELECT resource_class, traits, function_id, count, first_at, last_at'
+        ' FROM demand ORDER BY last_at, rowid',
+    )
+    return [
+        Demand(
+            resource_class or None,
+            tuple(json.loads(traits)),
+            function_id or None,
+            *rest,
+        )
+        for resource_class, traits, function_id, *rest in rows
+    ]

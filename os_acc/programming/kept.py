@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The functions that pools keep ready: see os_acc.desired.pools."""
+
+from __future__ import annotations
+
+from os_acc import journal as journal_module
+from os_acc.texts import function_id as function_ids
+
+#: What a pool says of a function whose last user has left.
+KEEP, CLEAR = 'keep', 'clear'
+
+
+def is_kept(journal: journal_module.Journal, function_id: str | None) -> bool:
+    """Whether a pool keeps a function ready."""
+    return any(
+        function_ids.same(each['function'], function_id)
+        for each in journal.pools()
+    )
+
+
+def clears(
+    journal: journal_module.Journal, function_id: str | None
+) -> bool | None:
+    """Whether a function is removed when its last user has left.
+
+    :returns: None: no pool says it
+    """
+    for each in journal.pools():
+        if 'after' in each and function_ids.same(
+            each['function'], function_id
+        ):
+            return bool(each['after'] == CLEAR)
+    return None
