@@ -14,6 +14,7 @@ import os
 from typing import Any
 
 from oslo_config import cfg
+from oslo_config import types
 
 import os_acc
 from os_acc import exception
@@ -21,6 +22,7 @@ from os_acc import log
 from os_acc import nova
 from os_acc import objects
 from os_acc.objects import van as states
+from os_acc.placement import inventory
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +35,17 @@ OWN_OPTS: list[cfg.Opt] = [
         'device profiles name (accel:function_id and accel:bitstream_id). Set '
         'it to False if Cyborg programs them, or if the drivers of this '
         'host do not program devices: they refuse a function.',
+    ),
+    cfg.ListOpt(
+        'resource_classes',
+        default=[],
+        item_type=types.String(regex=r'\*|CUSTOM_[A-Z0-9_]+'),
+        help='The resource classes whose devices nova-compute reports to '
+        'Placement, each device as a resource provider below the compute '
+        'node. Flavors can request them (resources:CUSTOM_...). Each begins '
+        'with CUSTOM_, as resource_class in [os_acc] device_spec; * stands '
+        'for all such classes of this host. Leave out those that Cyborg or '
+        'Nova itself reports. If this is empty, none is reported.',
     ),
 ]
 os_acc.CONF.register_group(
@@ -76,6 +89,14 @@ def programs() -> bool:
     """Say whether os-acc programs what device profiles name."""
     chosen: bool = os_acc.CONF.os_acc_nova.program
     return chosen
+
+
+def is_reported(resource_class: str) -> bool:
+    """Say whether nova-compute reports the devices of a resource class."""
+    if not inventory.CUSTOM.fullmatch(resource_class):
+        return False
+    chosen = os_acc.CONF.os_acc_nova.resource_classes
+    return '*' in chosen or resource_class in chosen
 
 
 def plugged(instance_uuid: str) -> list[objects.VAN]:

@@ -36,7 +36,9 @@ METHODS: dict[str, tuple[str, ...]] = {
     # overridden
     '__init__': ('virtapi', 'read_only'),
     'init_host': ('host',),
+    'cleanup_host': ('host',),
     'process_instances_at_startup': ('context', 'instances'),
+    'update_provider_tree': ('provider_tree', 'nodename', 'allocations'),
     'spawn': (
         'context',
         'instance',
@@ -112,7 +114,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     '_warn_if_nova_managed': ('attach_handle_info',),
     'get_available_nodes': ('refresh',),
     'get_info': ('instance', 'use_cache'),
-    'get_nodenames_by_uuid': ('refresh',),
     'list_instance_uuids': (),
 }
 
