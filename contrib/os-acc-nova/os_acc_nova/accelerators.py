@@ -13,9 +13,6 @@ import logging
 import os
 from typing import Any
 
-from oslo_config import cfg
-from oslo_config import types
-
 import os_acc
 from os_acc import exception
 from os_acc import log
@@ -23,45 +20,14 @@ from os_acc import nova
 from os_acc import objects
 from os_acc.objects import van as states
 from os_acc.placement import inventory
+from os_acc_nova import options as _options  # noqa: F401 (registers them)
 
 LOG = logging.getLogger(__name__)
-
-OWN_GROUP = 'os_acc_nova'
-OWN_OPTS: list[cfg.Opt] = [
-    cfg.BoolOpt(
-        'program',
-        default=True,
-        help='Whether os-acc programs the functions and bitstreams that '
-        'device profiles name (accel:function_id and accel:bitstream_id). Set '
-        'it to False if Cyborg programs them, or if the drivers of this '
-        'host do not program devices: they refuse a function.',
-    ),
-    cfg.ListOpt(
-        'resource_classes',
-        default=[],
-        item_type=types.String(regex=r'\*|CUSTOM_[A-Z0-9_]+'),
-        help='The resource classes whose devices nova-compute reports to '
-        'Placement, each device as a resource provider below the compute '
-        'node. Flavors can request them (resources:CUSTOM_...). Each begins '
-        'with CUSTOM_, as resource_class in [os_acc] device_spec; * stands '
-        'for all such classes of this host. Leave out those that Cyborg or '
-        'Nova itself reports. If this is empty, none is reported.',
-    ),
-]
-os_acc.CONF.register_group(
-    cfg.OptGroup(OWN_GROUP, title='os-acc: the compute driver of Nova')
-)
-os_acc.CONF.register_opts(OWN_OPTS, group=OWN_GROUP)
 
 _GROUP = 'os_acc'
 #: The owner of the VANs that this driver plugs. VANs of other owners, such as
 #: the command os-acc, are never released as orphans.
 OWNER = 'nova'
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """List the options of this package, for oslo-config-generator."""
-    return [(OWN_GROUP, OWN_OPTS)]
 
 
 def initialize(state_path: str, node: str) -> None:

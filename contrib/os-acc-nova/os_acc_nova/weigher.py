@@ -20,9 +20,11 @@ from nova import context as nova_context
 from nova.scheduler import weights
 from nova.scheduler.client import report
 
+import os_acc
 from os_acc import exception
 from os_acc.placement import flavor
 from os_acc.placement import functions
+from os_acc_nova import options as _options  # noqa: F401 (registers them)
 
 LOG = logging.getLogger(__name__)
 
@@ -55,6 +57,11 @@ class FunctionWeigher(weights.BaseHostWeigher):
     minval = OTHER
     maxval = PROGRAMMED
 
+    def weight_multiplier(self, host_state: Any) -> float:
+        """How much this counts beside Nova's other weighers."""
+        chosen: float = os_acc.CONF.os_acc_nova.function_weight_multiplier
+        return chosen
+
     def weigh_objects(
         self, weighed_obj_list: Iterable[Any], weight_properties: Any
     ) -> list[float]:
@@ -74,13 +81,8 @@ class FunctionWeigher(weights.BaseHostWeigher):
         return [_weigh(host, wanted, empty) for host in hosts]
 
     def _weigh_object(self, obj: Any, weight_properties: Any) -> float:
-        """Weigh one host. Nova's base class wants this method."""
-        return self.weigh_objects([_Single(obj)], weight_properties)[0]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Single:
-    obj: Any
+        """Nova's base class wants this method, which nobody calls."""
+        raise NotImplementedError
 
 
 def _weigh(

@@ -71,15 +71,6 @@ class TestFlavor(base.OperationsTest):
         root = self._get_provider_inventory(self.compute_rp_uuids['compute1'])
         self.assertNotIn(CLASS, root)
 
-    def test_the_device_of_the_allocation_is_plugged(self) -> None:
-        for _ in range(self.TOTAL):
-            server = self.boot()
-            (address,) = self.hold(server)
-            self.assertEqual(
-                self.allocated(server), {f'{address[:-1]}0': {CLASS: 1}}
-            )
-        self.assertEqual(self.TOTAL, self.used())
-
     def test_create_reboot_rebuild_shelve_and_delete(self) -> None:
         server = self.boot()
         first = self.hold(server)
