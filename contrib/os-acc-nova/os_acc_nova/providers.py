@@ -75,7 +75,12 @@ class Offer:
 
 
 def look() -> Offer:
-    """Look for the devices. Never raises an error of os-acc."""
+    """Look for the devices. Never raises an error of os-acc.
+
+    If nova-compute is to report none, it does not look.
+    """
+    if not os_acc.CONF.os_acc_nova.resource_classes:
+        return Offer({}, [])
     try:
         vans = [
             van
