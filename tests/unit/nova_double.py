@@ -135,6 +135,10 @@ def service_context() -> types.SimpleNamespace:
     )
 
 
+class BaseHostFilter:
+    pass
+
+
 class BaseHostWeigher:
     pass
 
@@ -676,6 +680,7 @@ def install(
             )
         },
         'nova.scheduler': {'__path__': []},
+        'nova.scheduler.filters': {'BaseHostFilter': BaseHostFilter},
         'nova.scheduler.weights': {'BaseHostWeigher': BaseHostWeigher},
         'nova.scheduler.client': {'__path__': []},
         'nova.scheduler.client.report': {

@@ -33,7 +33,7 @@ OPTS: list[cfg.Opt] = [
     cfg.FloatOpt(
         'function_weight_multiplier',
         default=1.0,
-        help='For nova-scheduler with os_acc_nova.weigher.FunctionWeigher: '
+        help='For nova-scheduler with os_acc_nova.scheduling.FunctionWeigher: '
         'how much it counts beside the other weighers that a device has the '
         'function of the flavor already (1), or no function (0.5).',
     ),

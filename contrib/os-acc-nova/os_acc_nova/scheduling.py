@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A weigher for Nova's scheduler: hosts that have the function already.
+"""For Nova's scheduler: hosts and devices that have the function already.
 
 Programming a device takes from seconds to minutes, and removes the function
 that it has. So a flavor with ``os_acc:function_id`` goes to a host whose
 device has this function, or else to one whose device has none.
+
+A host has several allocation candidates, one for each device that could serve.
+Nova takes the first one, so the best is put there. Nova asks its weighers only
+if several hosts are left, but its filters always. So there are both.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any
 
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
+from nova.scheduler import filters
 from nova.scheduler import weights
 from nova.scheduler.client import report
 
@@ -48,11 +53,7 @@ class _Wanted:
 
 
 class FunctionWeigher(weights.BaseHostWeigher):
-    """Prefers hosts that need not program a device, then empty devices.
-
-    A host has several allocation candidates, one for each device that could
-    serve. The best becomes the first one, which is the one that Nova takes.
-    """
+    """Prefers hosts that need not program a device, then empty devices."""
 
     minval = OTHER
     maxval = PROGRAMMED
@@ -69,20 +70,41 @@ class FunctionWeigher(weights.BaseHostWeigher):
 
         :param weight_properties: Nova's RequestSpec
         """
-        hosts = [each.obj for each in weighed_obj_list]
-        try:
-            wanted = _wanted(weight_properties)
-            empty = _holders(functions.EMPTY) if wanted else frozenset()
-        except (exception.ExceptionBase, keystone.ClientException) as err:
-            LOG.error('Functions of devices are not weighed: %s', err)
-            wanted = []
-        if not wanted:
-            return [OTHER] * len(hosts)
-        return [_weigh(host, wanted, empty) for host in hosts]
+        return _weigh_all(
+            [each.obj for each in weighed_obj_list], weight_properties
+        )
 
     def _weigh_object(self, obj: Any, weight_properties: Any) -> float:
         """Nova's base class wants this method, which nobody calls."""
         raise NotImplementedError
+
+
+class FunctionFilter(filters.BaseHostFilter):
+    """Removes no host: it puts the best device of each host first."""
+
+    def filter_all(
+        self, filter_obj_list: Iterable[Any], spec_obj: Any
+    ) -> list[Any]:
+        """Sort the allocation candidates of all hosts of a request.
+
+        :param spec_obj: Nova's RequestSpec
+        """
+        hosts = list(filter_obj_list)
+        _weigh_all(hosts, spec_obj)
+        return hosts
+
+
+def _weigh_all(hosts: Sequence[Any], spec: Any) -> list[float]:
+    """Sort the candidates of hosts; return the weight of each host."""
+    try:
+        wanted = _wanted(spec)
+        empty = _holders(functions.EMPTY) if wanted else frozenset()
+    except (exception.ExceptionBase, keystone.ClientException) as err:
+        LOG.error('Functions of devices are not weighed: %s', err)
+        wanted = []
+    if not wanted:
+        return [OTHER] * len(hosts)
+    return [_weigh(host, wanted, empty) for host in hosts]
 
 
 def _weigh(

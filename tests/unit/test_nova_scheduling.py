@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The weigher for Nova's scheduler, on a stand-in for Nova."""
+"""The weigher and filter for Nova's scheduler, on a stand-in for Nova."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ def weigh(nova):
 
     A candidate is a dict of providers, each with its resource class.
     """
-    weigher = importlib.import_module('os_acc_nova.weigher').FunctionWeigher()
+    scheduling = importlib.import_module('os_acc_nova.scheduling')
+    weigher, passing = (
+        scheduling.FunctionWeigher(),
+        scheduling.FunctionFilter(),
+    )
 
-    def call(hosts, **extra_specs):
+    def call(hosts, with_filter=False, **extra_specs):
         states = [
             types.SimpleNamespace(
                 allocation_candidates=[
@@ -51,9 +55,13 @@ def weigh(nova):
         spec = types.SimpleNamespace(
             flavor=types.SimpleNamespace(extra_specs=extra_specs)
         )
-        weights = weigher.weigh_objects(
-            [types.SimpleNamespace(obj=each) for each in states], spec
-        )
+        if with_filter:
+            weights = None
+            assert list(passing.filter_all(iter(states), spec)) == states
+        else:
+            weights = weigher.weigh_objects(
+                [types.SimpleNamespace(obj=each) for each in states], spec
+            )
         order = [
             [
                 sorted(c['allocations'].keys() - {'root'})
@@ -100,6 +108,15 @@ def test_the_function_goes_first_and_then_an_empty_device(nova, weigh):
         [['has-aes'], ['empty'], ['has-sha']],
         [],
     ]
+
+
+def test_the_filter_puts_the_best_device_of_a_single_host_first(nova, weigh):
+    holds(nova, AES)
+    holds(nova, functions.EMPTY, 'empty')
+    _, order = weigh(
+        [[{'has-sha': FPGA}, {'empty': FPGA}]], with_filter=True, **WANTS_AES
+    )
+    assert order == [[['empty'], ['has-sha']]]
 
 
 def test_a_provider_of_another_class_does_not_count(nova, weigh):
@@ -153,5 +170,7 @@ def test_the_scheduler_goes_on_without_placement(nova, weigh, monkeypatch):
 
 
 def test_how_much_it_counts(nova):
-    weigher = importlib.import_module('os_acc_nova.weigher').FunctionWeigher()
+    weigher = importlib.import_module(
+        'os_acc_nova.scheduling'
+    ).FunctionWeigher()
     assert weigher.weight_multiplier(None) == 1.0
