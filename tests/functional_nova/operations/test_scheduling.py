@@ -70,16 +70,19 @@ class TestScheduling(base.OperationsTest):
     def test_two_hosts(self) -> None:
         self.add_host('compute1')
         self.add_host('compute2')
-        aes = self.programmed('aes')
-        sha = self.programmed('sha')
-        self.assertNotEqual(aes, sha)
-        self.assertEqual(aes, self.programmed('aes'))
-        self.assertEqual(sha, self.programmed('sha'))
+        self.check_four_boots()
 
     def test_a_single_host(self) -> None:
         self.add_host('compute1')
+        self.check_four_boots()
+
+    def check_four_boots(self) -> None:
+        """Check that the second boot of each function programs nothing.
+
+        Nova's own weighers would choose the other host for it.
+        """
         aes = self.programmed('aes')
+        self.assertEqual(aes, self.programmed('aes'))
         sha = self.programmed('sha')
         self.assertNotEqual(aes, sha)
-        self.assertEqual(aes, self.programmed('aes'))
         self.assertEqual(sha, self.programmed('sha'))
