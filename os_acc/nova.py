@@ -27,6 +27,8 @@ from os_acc.objects import van as states
 if TYPE_CHECKING:
     from lxml import etree
 
+    from os_acc.placement import choice
+
 LOG = logging.getLogger(__name__)
 
 
@@ -78,53 +80,51 @@ def requests(
 
 def allocated_requests(
     instance: Any,
-    allocated: Mapping[str, int],
+    allocated: choice.Allocated,
     image_traits: Sequence[str],
-    directory: str,
+    taken: Collection[str] = (),
 ) -> list[objects.AcceleratorRequest]:
     """Make requests from a flavor, for accelerators without Cyborg.
 
     The flavor requests them by ``resources:CUSTOM_...`` and ``trait:...``, and
-    Placement has allocated them. See os_acc.placement.flavor.
+    Placement has allocated them. See os_acc.placement.choice.
 
     :param instance: an object with the attributes uuid and flavor; the flavor
         has extra_specs
-    :param allocated: what is allocated to the instance from the resource
-        provider of this compute node, by resource class
+    :param allocated: what is allocated to the instance from the providers of
+        this host's devices. The devices are only looked for if there is
+        something
     :param image_traits: the traits that the image requires
-    :param directory: Nova's option [compute] provider_config_location
-    :returns: the requests, which are selectors; empty if the flavor requests
-        no accelerator of os-acc. A repeated call gives them the same UUIDs
+    :param taken: the identities of free handles that must not be chosen,
+        because other calls have chosen them
+    :returns: the requests; empty if nothing is allocated. A repeated call
+        gives them the same UUIDs
     :raises InvalidRequest: if the flavor contradicts the allocation, or
         requests a function for nothing that can be programmed
-    :raises DeviceNotFound: if the devices that the host has offered to
-        Placement are gone
-    :raises DiscoveryFailed: if it is unknown whether os-acc has the devices
+    :raises DeviceNotFound: if an allocated device is gone, or has no free
+        handle left
+    :raises DiscoveryFailed: if it is unknown whether the device is there
     """
+    from os_acc.placement import choice
     from os_acc.placement import flavor
-    from os_acc.placement import provider_config
+    from os_acc.placement import inventory
 
-    asked = flavor.groups(instance.flavor.extra_specs, image_traits)
-    classes = {
-        name
-        for group in asked
-        for name in group.resources
-        if allocated.get(name, 0)
-    }
-    if not classes:
+    if not allocated:
         return []
+    asked = flavor.groups(instance.flavor.extra_specs, image_traits)
     try:
         devices = os_acc.get_devices()
     except exception.DiscoveryFailed as err:
         devices = err.devices
-        if not classes <= {each.resource_class for each in devices}:
+        if not allocated.keys() <= inventory.providers(devices).keys():
             raise
-    return flavor.requests(
+    return choice.requests(
         instance.uuid,
         asked,
         allocated,
-        devices,
-        provider_config.published(directory),
+        inventory.providers(devices),
+        {van.uuid: van for van in os_acc.get_vans(instance.uuid)},
+        taken,
     )
 
 

@@ -10,14 +10,13 @@ import uuid
 from os_acc import objects
 from os_acc import opts
 from os_acc.options import placement as placement_opts
-from os_acc.texts import function_id as function_ids
+from os_acc.placement import functions
 
 #: The name of os-acc's driver in Cyborg, and its vendor in function traits.
 DRIVER = 'os_acc'
 
-#: Function traits of Cyborg begin with this (FPGA_TRAITS in
-#: cyborg/common/constants.py).
-FUNCTION_PREFIX = 'CUSTOM_FPGA_FUNCTION_ID_'
+FUNCTION_PREFIX = functions.PREFIX
+function_trait = functions.trait
 
 _UNUSABLE = re.compile(r'[^A-Za-z0-9_.-]')
 
@@ -54,24 +53,11 @@ def provider_uuid(name: str) -> str:
     return str(uuid.uuid3(uuid.NAMESPACE_DNS, name))
 
 
-def function_trait(function_id: str) -> str:
-    """Name the trait of a function.
-
-    Cyborg's conductor sets the same trait after it has programmed a device
-    with os-acc's driver, if the id has no hyphens
-    (_update_placement in cyborg/objects/extarq/fpga_ext_arq.py).
-    """
-    name = function_ids.canonical(function_id).upper()
-    return (
-        f'{FUNCTION_PREFIX}{DRIVER.upper()}_{re.sub(r"[^A-Z0-9_]", "_", name)}'
-    )
-
-
 def function_traits(device: objects.Device) -> set[str]:
     """Name the traits of all functions that a device has.
 
     :param device: as get_devices() returns it. A dynamic device may have
         another function in each region
     """
-    functions = {device.function_id, *device.functions.values()}
-    return {function_trait(each) for each in functions if each}
+    there = {device.function_id, *device.functions.values()}
+    return {function_trait(each) for each in there if each}

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the devices of this host are in Placement, as Nova can report them.
+"""What the devices of this host are in Placement: a provider for each.
 
-Nova adds the inventories and traits of a provider.yaml to the resource
-provider of the compute node. It accepts only names that begin with CUSTOM_
-(_validate_provider_config in nova/compute/provider_config.py).
+Each device, and each region of a device whose regions are programmed one by
+one, becomes a resource provider below that of the compute node. So an
+allocation names the device.
 """
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
@@ -19,6 +18,7 @@ import re
 from os_acc import objects
 from os_acc.kinds.mdev.driver import driver as mdev
 from os_acc.objects import device as device_objects
+from os_acc.placement import functions
 
 #: A name that Placement accepts as a custom resource class or trait.
 CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
@@ -28,9 +28,8 @@ CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
 class Inventory:
     """The inventory of one resource class.
 
-    :ivar total: how many handles the devices have
-    :ivar reserved: how many of them are kept back until an operator frees
-        them
+    :ivar total: how many handles there are
+    :ivar reserved: how many of them are kept back from new instances
     """
 
     total: int = 0
@@ -38,70 +37,98 @@ class Inventory:
 
 
 @dataclasses.dataclass
-class Offer:
-    """What a host offers.
+class Part:
+    """What a device has in one place.
+
+    :ivar device: the device. Several devices have the same place if several
+        entries of device_spec name VFs of one PF
+    :ivar handles: its handles in this place
+    """
+
+    device: objects.Device
+    handles: list[objects.DeviceHandleInfo]
+
+
+@dataclasses.dataclass
+class Provider:
+    """A provider that a host reports.
 
     :ivar inventories: by resource class
-    :ivar traits: of all devices of the inventories
-    :ivar notes: a sentence for each thing that was left out, or counted in a
-        way that an operator may not expect
+    :ivar traits: those of its devices, and those of its functions
     """
 
-    inventories: dict[str, Inventory]
-    traits: set[str]
-    notes: list[str]
+    inventories: dict[str, Inventory] = dataclasses.field(default_factory=dict)
+    traits: set[str] = dataclasses.field(default_factory=set)
+    parts: list[Part] = dataclasses.field(default_factory=list)
 
 
-def offer(
-    devices: Iterable[objects.Device],
-    unusable: Callable[[str], str | None] = lambda name: None,
-    only: Iterable[str] = (),
-) -> Offer:
-    """Make the inventories of devices.
+def place(address: str, region: str = '') -> str:
+    """Name what becomes one provider. The name is unique on the host.
 
-    Handles that are free or in use count. Handles that the host uses, or that
-    do not exist, do not count.
-
-    :param devices: as os_acc.get_devices() returns them
-    :param unusable: says why no request for a resource class can be served;
-        None: it can
-    :param only: the resource classes to offer; empty: all
+    :param address: of the device, as get_devices() gives it
+    :param region: the region of the device; empty: all of it
     """
-    made = Offer({}, set(), [])
-    refused: set[str] = set()
-    chosen = set(only)
+    return f'{address}_{region}' if region else address
+
+
+def providers(
+    devices: Iterable[objects.Device], allocated: Collection[str] = ()
+) -> dict[str, Provider]:
+    """Make the providers of devices, by place(): see there.
+
+    A handle counts if a guest has it or could get it. One that the host uses,
+    or that does not exist, does not count. These are reserved: a handle that
+    is kept back until an operator frees it, one that something has which has
+    no allocation, and each free one of a device that has failed.
+
+    A device that has nothing to count has a provider without an inventory.
+
+    :param devices: as os_acc.get_devices() returns them. A device whose
+        resource class does not begin with CUSTOM_ is left out
+    :param allocated: the UUIDs of the VANs whose devices are allocated from
+        these providers
+    """
+    made: dict[str, Provider] = {}
     for device in devices:
         name = device.resource_class
-        if chosen and name not in chosen:
+        if not CUSTOM.fullmatch(name):
             continue
-        where = f'{device.address} ({name or "no resource class"})'
-        why = _refusal(name) or unusable(name)
-        if why is not None:
-            made.notes.append(f'{where} is left out: {why}')
-            continue
-        count = _count(device)
-        made.notes += [
-            f'{where}: {text}' for text in _remarks(device, count.total)
-        ]
-        if not count.total:
-            continue
-        inventory = made.inventories.setdefault(name, Inventory())
-        inventory.total += count.total
-        inventory.reserved += count.reserved
-        for trait in traits_of(device):
-            fits = CUSTOM.fullmatch(trait) is not None
-            (made.traits if fits else refused).add(trait)
-    if refused:
-        made.notes.append(
-            f'the traits {", ".join(sorted(refused))} are left out: Nova '
-            'accepts only traits that begin with CUSTOM_ in this file'
-        )
-    made.notes += [
-        f'no device of this host has the resource class {name}, or it is left '
-        'out'
-        for name in sorted(chosen - made.inventories.keys())
-    ]
+        for region, part in _parts(device):
+            provider = made.setdefault(
+                place(device.address, region), Provider()
+            )
+            provider.parts.append(part)
+            provider.traits |= traits_of(device) | _functions(device, region)
+            count = _count(part, allocated)
+            if count.total:
+                inventory = provider.inventories.setdefault(name, Inventory())
+                inventory.total += count.total
+                inventory.reserved += count.reserved
     return made
+
+
+def _parts(device: objects.Device) -> Iterator[tuple[str, Part]]:
+    regions = {''}
+    if device.programming == device_objects.PROGRAMMING_DYNAMIC:
+        regions = {each.region or '' for each in device.handles} or {''}
+    for region in sorted(regions):
+        handles = [
+            each
+            for each in device.handles
+            if len(regions) == 1 or (each.region or '') == region
+        ]
+        yield region, Part(device, handles)
+
+
+def _functions(device: objects.Device, region: str) -> set[str]:
+    """The traits of the function that a device has in a region."""
+    if device.programming == device_objects.PROGRAMMING_NONE:
+        return set()
+    if region:
+        found = device.functions.get(region)
+    else:
+        found = device.function_id or device.functions.get('')
+    return {functions.EMPTY if found is None else functions.trait(found)}
 
 
 def traits_of(device: objects.Device) -> set[str]:
@@ -110,17 +137,16 @@ def traits_of(device: objects.Device) -> set[str]:
     If the resource class is that of one mdev type, the other types of the
     device cannot be requested by it.
     """
+    requestable = mdev_types(device)
     others = {
         mdev.type_trait(kind.name)
         for kind in device.mdev_types
-        if kind not in _requestable(device)
+        if kind not in requestable
     }
     return set(device.traits) - others
 
 
-def _requestable(
-    device: objects.Device,
-) -> list[objects.DeviceMdevTypeInfo]:
+def mdev_types(device: objects.Device) -> list[objects.DeviceMdevTypeInfo]:
     """The mdev types that a request for the device's class can get."""
     of_class = [
         kind
@@ -130,57 +156,34 @@ def _requestable(
     return of_class or list(device.mdev_types)
 
 
-def _refusal(name: str) -> str | None:
-    """Say why Nova does not accept a resource class."""
-    if CUSTOM.fullmatch(name):
-        return None
-    return (
-        'Nova accepts only resource classes that begin with CUSTOM_ in this '
-        'file. Set resource_class to such a name in the entry of [os_acc] '
-        'device_spec that offers the device'
-    )
-
-
-def _count(device: objects.Device) -> Inventory:
+def _count(part: Part, allocated: Collection[str]) -> Inventory:
+    device = part.device
+    healthy = device.health == device_objects.OK
     if not device.handles and not device.mdev_types:
-        # A driver that was written for Device 1.0 sets the number only.
-        return Inventory(device.handles_total)
-    states = collections.Counter(each.state for each in device.handles)
-    reserved = states[device_objects.RESERVED]
+        # A driver that was written for Device 1.0 sets the numbers only.
+        total = device.handles_total
+        return Inventory(total, 0 if healthy else device.handles_free)
+    made = Inventory()
+    for each in part.handles:
+        if device.mdev_types and each.holder is None:
+            # A mediated device that no VAN has is of somebody else, unless
+            # it is kept back: os-acc makes a new one for each request.
+            counts = each.state == device_objects.RESERVED
+        else:
+            counts = each.state in (
+                device_objects.FREE,
+                device_objects.USED,
+                device_objects.RESERVED,
+            )
+        made.total += counts
+        made.reserved += counts and not (
+            each.holder in allocated
+            or (each.state == device_objects.FREE and healthy)
+        )
     if device.mdev_types:
-        # A mediated device that nobody has is of somebody else: os-acc makes
-        # a new one for each request.
-        taken = sum(each.holder is not None for each in device.handles)
-        room = min(kind.capacity for kind in _requestable(device))
-        return Inventory(taken + reserved + room, reserved)
-    usable = states[device_objects.FREE] + states[device_objects.USED]
-    return Inventory(usable + reserved, reserved)
-
-
-def _remarks(device: objects.Device, total: int) -> Iterator[str]:
-    """Say what an operator may not expect of the number of a device."""
-    reasons = collections.Counter(
-        (each.state, each.reason or each.state)
-        for each in device.handles
-        if each.state in (device_objects.HOST, device_objects.ABSENT)
-    )
-    for (_, reason), number in sorted(reasons.items()):
-        are = 'is' if number == 1 else 'are'
-        yield f'{number} of its handles {are} not counted: {reason}'
-    types = _requestable(device)
-    if others := [k.name for k in device.mdev_types if k not in types]:
-        yield (
-            f'the mdev types {", ".join(others)} cannot be requested, because '
-            'its resource class is that of another type. Allow one type for '
-            'each device (mdev_types in device_spec)'
-        )
-    if len(types) > 1:
-        names = ', '.join(each.name for each in types)
-        yield (
-            f'the mdev types {names} share its capacity, and Placement counts '
-            'them as one. The smallest of their numbers is used. Allow one '
-            'type for each device to use all of the capacity (mdev_types in '
-            'device_spec)'
-        )
-    if not total:
-        yield 'it is left out: it has no handle that a guest could get'
+        types = mdev_types(device)
+        room = min(kind.capacity for kind in types)
+        left = min(kind.available for kind in types) if healthy else 0
+        made.total += room
+        made.reserved += max(room - left, 0)
+    return made

@@ -38,6 +38,8 @@ PF = '0000:01:00.0'
 GPU = '0000:02:00.0'
 NODE = 'node-1'
 NODE_UUID = 'c0de0000-0000-4000-8000-000000000001'
+#: The resource provider of the PF.
+PROVIDER = 'c0de0000-0000-4000-8000-000000000002'
 CONF = nova.conf.CONF
 nova_objects.register_all()
 # These run on Nova's own test framework, which nova_tests.py prepares.
@@ -193,7 +195,7 @@ class Site:
     ) -> None:
         """Create a guest.
 
-        :param resources: what Placement has allocated on this compute node
+        :param resources: what Placement has allocated of the PF
         """
         self.driver.spawn(
             self.context,
@@ -201,7 +203,7 @@ class Site:
             instance.image_meta,
             None,
             None,
-            {NODE_UUID: {'resources': resources}} if resources else {},
+            {PROVIDER: {'resources': resources}} if resources else {},
             network_info=[],
             accel_info=arqs,
         )

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Accelerators without Cyborg: the provider.yaml, and what a flavor requests.
-
-The file is read by Nova's own loader and merged by Nova's own resource
-tracker.
-"""
+"""Accelerators without Cyborg: what a flavor requests of which device."""
 
 from __future__ import annotations
 
@@ -14,24 +10,22 @@ from unittest import mock
 from conftest import NODE
 from conftest import NODE_UUID
 from conftest import PF
+from conftest import PROVIDER
 from keystoneauth1 import exceptions as keystone
 from lxml import etree
 from nova import exception as nova_exception
 from nova import objects as nova_objects
 from nova.api.validation.extra_specs import validators
-from nova.compute import provider_config
 from nova.compute import provider_tree
-from nova.compute import resource_tracker
 import nova.conf
 from nova.scheduler.client import report
 import os_traits
 import pytest
 
 import os_acc
-from os_acc.placement import inventory
-from os_acc.placement import provider_config as file
 from os_acc_nova import allocations
 from os_acc_nova import errors
+from os_acc_nova import providers
 
 CONF = nova.conf.CONF
 CLASS = 'CUSTOM_PCI_8086_4940'
@@ -43,19 +37,39 @@ FLAVOR = {
 
 
 @pytest.fixture
-def directory(site, tmp_path):
-    """The directory with the file that os-acc provider-config --install
-    writes.
+def placement(monkeypatch):
+    """What Placement answers; no allocations: it does not answer.
 
-    The command itself needs a process without Nova, whose options it
-    registers.
+    The names of the resource providers are by UUID.
     """
-    path = tmp_path / 'provider_config'
-    offer = inventory.offer(os_acc.get_devices())
-    file.install(str(path), offer, used=())
-    CONF.set_override('provider_config_location', str(path), 'compute')
-    yield path
-    CONF.clear_override('provider_config_location', 'compute')
+    answers = types.SimpleNamespace(
+        allocations={PROVIDER: {'resources': {CLASS: 1}}},
+        names={
+            PROVIDER: providers.name_of(NODE, PF),
+            NODE_UUID: NODE,
+            'another': 'another',
+        },
+    )
+
+    def ask(context, uuid):
+        if answers.allocations is None:
+            raise keystone.ConnectFailure('no route to host')
+        return {'allocations': answers.allocations}
+
+    client = types.SimpleNamespace(
+        get_allocs_for_consumer=ask,
+        get_resource_provider_name=lambda context, uuid: answers.names[uuid],
+    )
+    monkeypatch.setattr(report, 'report_client_singleton', lambda: client)
+    return answers
+
+
+@pytest.fixture
+def reported(site, placement):
+    """nova-compute reports the devices."""
+    CONF.set_override('resource_classes', ['*'], 'os_acc_nova')
+    yield
+    CONF.clear_override('resource_classes', 'os_acc_nova')
 
 
 @pytest.fixture
@@ -70,13 +84,20 @@ def hostdevs(site, instance):
     ]
 
 
-def test_nova_reads_the_file(directory):
-    configs = provider_config.get_provider_configs(str(directory))
-    (config,) = configs.values()
-    assert configs.keys() == {'$COMPUTE_NODE'}
-    assert config['__source_file'] == 'os-acc.yaml'
-    (added,) = config['inventories']['additional']
-    assert added == {
+def tree():
+    made = provider_tree.ProviderTree()
+    made.new_root(NODE, NODE_UUID)
+    made.update_traits(NODE, [os_traits.COMPUTE_NODE])
+    made.update_inventory(NODE, {'VCPU': {'total': 4}})
+    return made
+
+
+def test_each_device_is_a_provider_of_nova_s_tree(reported):
+    made = tree()
+    providers.update(made, NODE, providers.look())
+    data = made.data(providers.name_of(NODE, PF))
+    assert data.parent_uuid == NODE_UUID
+    assert data.inventory == {
         CLASS: {
             'total': 4,
             'reserved': 0,
@@ -86,24 +107,8 @@ def test_nova_reads_the_file(directory):
             'allocation_ratio': 1.0,
         }
     }
-    assert 'CUSTOM_PCI_VENDOR_8086' in config['traits']['additional']
-
-
-def test_nova_merges_it_into_the_compute_node(directory):
-    tree = provider_tree.ProviderTree()
-    tree.new_root(NODE, NODE_UUID)
-    tree.update_traits(NODE, [os_traits.COMPUTE_NODE])
-    tree.update_inventory(NODE, {'VCPU': {'total': 4}})
-    tracker = resource_tracker.ResourceTracker.__new__(
-        resource_tracker.ResourceTracker
-    )
-    tracker.absent_providers = set()
-    configs = provider_config.get_provider_configs(str(directory))
-    tracker._merge_provider_configs(configs, tree)
-    data = tree.data(NODE)
-    assert data.inventory.keys() == {'VCPU', CLASS}
-    assert data.inventory[CLASS]['total'] == 4
     assert 'CUSTOM_PCI_VENDOR_8086' in data.traits
+    assert made.data(NODE).inventory == {'VCPU': {'total': 4}}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +125,7 @@ def test_nova_accepts_the_keys_of_a_flavor(key):
     validators.validate(key, '1')
 
 
-def test_spawn_reboot_and_delete(site, directory, instance):
+def test_spawn_reboot_and_delete(site, reported, instance):
     site.spawn(instance, [], {CLASS: 1, 'VCPU': 2})
     (van,) = os_acc.get_vans(instance.uuid)
     (device,) = hostdevs(site, instance)
@@ -132,12 +137,12 @@ def test_spawn_reboot_and_delete(site, directory, instance):
     assert os_acc.get_vans(instance.uuid).objects == []
 
 
-def test_arqs_and_resources(site, directory, instance, vgpu):
+def test_arqs_and_resources(site, reported, instance, vgpu):
     site.spawn(instance, [vgpu(instance)], {CLASS: 1})
     assert len(hostdevs(site, instance)) == 2
 
 
-def test_more_than_there_are(site, directory):
+def test_more_than_there_are(site, reported):
     for _ in range(4):
         site.spawn(site.instance(**FLAVOR), [], {CLASS: 1})
     with pytest.raises(nova_exception.NovaException) as caught:
@@ -147,13 +152,13 @@ def test_more_than_there_are(site, directory):
     assert 'No device for' in caught.value.format_message()
 
 
-def test_the_traits_of_an_image(site, directory, instance):
+def test_the_traits_of_an_image(site, reported, instance):
     meta = nova_objects.ImageMeta.from_dict(
         {'properties': {'trait:CUSTOM_PCI_PRODUCT_4940': 'required'}}
     )
-    allocated = {NODE_UUID: {'resources': {CLASS: 1}}}
+    allocated = {PROVIDER: {'resources': {CLASS: 1}}}
     requests = allocations.to_requests(
-        instance, meta, allocated, lambda: [NODE_UUID]
+        site.context, instance, meta, allocated, [NODE]
     )
     (request,) = requests
     assert request.traits == [
@@ -163,7 +168,7 @@ def test_the_traits_of_an_image(site, directory, instance):
 
 
 def test_what_an_instance_with_accelerators_cannot_do(
-    site, directory, instance
+    site, reported, instance
 ):
     site.spawn(instance, [], {CLASS: 1})
     driver, context = site.driver, site.context
@@ -181,23 +186,8 @@ def test_what_an_instance_with_accelerators_cannot_do(
     assert PF in {van.device for van in os_acc.get_vans(instance.uuid)}
 
 
-@pytest.fixture
-def placement(monkeypatch):
-    """What Placement answers; None: it does not answer."""
-    answers = {'allocations': {NODE_UUID: {'resources': {CLASS: 1}}}}
-
-    def ask(context, uuid):
-        if answers['allocations'] is None:
-            raise keystone.ConnectFailure('no route to host')
-        return answers
-
-    client = types.SimpleNamespace(get_allocs_for_consumer=ask)
-    monkeypatch.setattr(report, 'report_client_singleton', lambda: client)
-    return answers
-
-
 def test_a_reverted_resize_has_its_accelerators(
-    site, directory, instance, placement, monkeypatch
+    site, reported, instance, placement, monkeypatch
 ):
     site.spawn(instance, [], {CLASS: 1})
     # As a resize to another cell does, without asking the driver.
@@ -216,23 +206,23 @@ def test_a_reverted_resize_has_its_accelerators(
 
 
 def test_no_start_while_placement_does_not_answer(
-    site, directory, instance, placement
+    site, reported, instance, placement
 ):
     site.spawn(instance, [], {CLASS: 1})
     os_acc.unplug(os_acc.objects.InstanceInfo(uuid=instance.uuid))
-    placement['allocations'] = None
+    placement.allocations = None
     with pytest.raises(errors.AcceleratorPlugFailure, match='no route'):
         site.hard_reboot(instance, [])
-    placement['allocations'] = {NODE_UUID: {'resources': {CLASS: 1}}}
+    placement.allocations = {PROVIDER: {'resources': {CLASS: 1}}}
     site.hard_reboot(instance, [])
     assert len(hostdevs(site, instance)) == 1
 
 
 @pytest.mark.parametrize('elsewhere', [True, False])
-def test_resources_that_are_not_ours(site, directory, placement, elsewhere):
+def test_resources_that_are_not_ours(site, reported, placement, elsewhere):
     licence = 'CUSTOM_LICENCE'
     instance = site.instance(**{f'resources:{licence}': '2'})
-    placement['allocations'] = (
+    placement.allocations = (
         {'another': {'resources': {licence: 2}}} if elsewhere else {}
     )
     site.spawn(instance, [])
@@ -240,9 +230,9 @@ def test_resources_that_are_not_ours(site, directory, placement, elsewhere):
     assert hostdevs(site, instance) == []
 
 
-def test_a_part_is_missing(site, directory, placement):
+def test_a_part_is_missing(site, reported, placement):
     instance = site.instance(**FLAVOR | {f'resources:{CLASS}': '3'})
-    placement['allocations'] = {NODE_UUID: {'resources': {CLASS: 3}}}
+    placement.allocations = {PROVIDER: {'resources': {CLASS: 3}}}
     site.spawn(instance, [], {CLASS: 3})
     first, second, third = os_acc.get_vans(instance.uuid)
     os_acc.unplug(os_acc.objects.InstanceInfo(uuid=instance.uuid), [second])

@@ -239,7 +239,7 @@ def _nova() -> None:
             'discover': 'true',
             'devices': f'local:test:{layout.LOCAL_DEVICES}',
         },
-        'compute': {'provider_config_location': _state('nova', 'providers')},
+        'os_acc_nova': {'resource_classes': 'CUSTOM_FAKE_TEST'},
         'api': {'auth_strategy': 'keystone'},
         'conductor': {'workers': 1},
         # With one attempt, the fault of a server is the error of its host.

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import cloud as clouds
 from layout import LOCAL_DEVICES
 import processes
 from servers import TRAIT
 from servers import Servers
 from servers import ids
-from servers import os_acc
 from servers import states
 from servers import vans
 
@@ -18,10 +16,7 @@ from servers import vans
 LOCAL_CLASS = 'CUSTOM_FAKE_TEST'
 
 
-def test_flavors_with_resources(cloud: clouds.Cloud, servers: Servers) -> None:
-    os_acc('provider-config', '--install')
-    cloud.compute.stop()
-    cloud.start_compute()
+def test_flavors_with_resources(servers: Servers) -> None:
     processes.wait_until(
         f'the host has {LOCAL_CLASS}',
         lambda: servers.inventory().get(LOCAL_CLASS) == LOCAL_DEVICES,

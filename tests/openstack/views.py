@@ -50,11 +50,17 @@ class Views:
     def inventory(self) -> dict[str, int]:
         """Return the totals that the host has, by resource class."""
         placement = self.admin.placement
-        return {
-            inventory.resource_class: inventory.total
-            for provider in placement.resource_providers(name=layout.HOST)
-            for inventory in placement.resource_provider_inventories(provider)
-        }
+        found: dict[str, int] = {}
+        for provider in placement.resource_providers():
+            # the compute node, and os-acc's devices below it
+            if provider.name != layout.HOST and not provider.name.startswith(
+                f'{layout.HOST}_os-acc_'
+            ):
+                continue
+            for each in placement.resource_provider_inventories(provider):
+                name = each.resource_class
+                found[name] = found.get(name, 0) + each.total
+        return found
 
     def usages(self) -> dict[str, dict[str, int]]:
         """Return what is allocated, by the name of the resource provider."""

@@ -63,6 +63,26 @@ class ConsumerAllocationRetrievalFailed(NovaException):
     msg_fmt = 'Failed to retrieve allocations: %(error)s'
 
 
+class ResourceProviderAllocationRetrievalFailed(NovaException):
+    msg_fmt = 'Failed to retrieve allocations of %(rp_uuid)s: %(error)s'
+
+
+class ResourceProviderNotFound(NovaException):
+    msg_fmt = 'No such resource provider %(name_or_uuid)s.'
+
+
+class ResourceProviderRetrievalFailed(NovaException):
+    msg_fmt = 'Failed to get resource provider %(uuid)s'
+
+
+class ReshapeNeeded(NovaException):
+    pass
+
+
+class ReshapeFailed(NovaException):
+    msg_fmt = 'Data migration failed: %(error)s'
+
+
 class DeviceProfileError(NovaException):
     msg_fmt = 'Device profile name %(name)s: %(msg)s'
 
@@ -76,10 +96,31 @@ class Placement:
 
     :ivar allocations: of every instance, by the UUID of the provider; an
         exception is raised
+    :ivar names: the names of providers, by UUID
+    :ivar used: the allocations from each provider, by its UUID; an exception
+        is raised
+    :ivar answers: what get() answers, by the path
     """
 
     def __init__(self) -> None:
         self.allocations: dict[str, Any] | Exception = {}
+        self.names: dict[str, str] = {NODE: 'node-1'}
+        self.used: dict[str, Any] | Exception = {}
+        self.answers: dict[str, Any] = {}
+
+    def get_resource_provider_name(self, context, uuid):
+        if uuid not in self.names:
+            raise ResourceProviderNotFound(name_or_uuid=uuid)
+        return self.names[uuid]
+
+    def get_allocations_for_resource_provider(self, context, uuid):
+        if isinstance(self.used, Exception):
+            raise self.used
+        found = self.used.get(uuid, {})
+        return types.SimpleNamespace(allocations=found)
+
+    def get(self, url, version, global_request_id):
+        return self.answers[url]
 
     def get_allocs_for_consumer(self, context, consumer):
         if isinstance(self.allocations, Exception):
@@ -89,7 +130,17 @@ class Placement:
 
 def service_context() -> types.SimpleNamespace:
     """The context of Nova's own user."""
-    return types.SimpleNamespace(auth_token=None, user_auth_plugin='nova')
+    return types.SimpleNamespace(
+        auth_token=None, user_auth_plugin='nova', global_id=None
+    )
+
+
+class BaseHostFilter:
+    pass
+
+
+class BaseHostWeigher:
+    pass
 
 
 class GuestDeviceConfig:
@@ -172,6 +223,7 @@ class LibvirtDriver:
     """
 
     def __init__(self, virtapi, read_only=False):
+        self.virtapi = virtapi
         self.domains: dict[str, Domain] = {}
         self.log: list[str] = []
         self.fail_at: str | None = None
@@ -195,8 +247,11 @@ class LibvirtDriver:
     def get_available_nodes(self, refresh=False):
         return ['node-1']
 
-    def get_nodenames_by_uuid(self, refresh=False):
-        return {NODE: 'node-1'}
+    def cleanup_host(self, host):
+        self._do('cleanup_host')
+
+    def update_provider_tree(self, provider_tree, nodename, allocations=None):
+        provider_tree.update_inventory(nodename, {'VCPU': {'total': 4}})
 
     def list_instance_uuids(self):
         return list(self.domains)
@@ -598,7 +653,10 @@ def install(
         'nova.accelerator.cyborg': {'get_client': cyborg.get_client},
         'nova.compute': {'__path__': []},
         'nova.compute.task_states': {'DELETING': 'deleting'},
-        'nova.context': {'get_nova_service_user_context': service_context},
+        'nova.context': {
+            'get_nova_service_user_context': service_context,
+            'get_admin_context': service_context,
+        },
         'nova.compute.power_state': {
             'RUNNING': RUNNING,
             'SHUTDOWN': SHUTDOWN,
@@ -617,10 +675,17 @@ def install(
                 InstanceSuspendFailure,
                 InvalidConfiguration,
                 MigrationPreCheckError,
+                ReshapeFailed,
+                ReshapeNeeded,
+                ResourceProviderAllocationRetrievalFailed,
+                ResourceProviderNotFound,
+                ResourceProviderRetrievalFailed,
                 DeviceProfileError,
             )
         },
         'nova.scheduler': {'__path__': []},
+        'nova.scheduler.filters': {'BaseHostFilter': BaseHostFilter},
+        'nova.scheduler.weights': {'BaseHostWeigher': BaseHostWeigher},
         'nova.scheduler.client': {'__path__': []},
         'nova.scheduler.client.report': {
             'report_client_singleton': lambda: placement

@@ -74,7 +74,6 @@ OTHERS = [
     (['events', '--van', VAN], 0),
     (['metrics'], 0),
     (['host', 'show'], 0),
-    (['provider-config'], 0),
     (['cyborg', 'check'], 1),
     (['new-driver', 'acme'], 0),
     (['demo'], 0),

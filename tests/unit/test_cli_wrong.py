@@ -26,7 +26,6 @@ PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')
 FPGA = ('device', 'program', 'fpga0', '--region', '0')
 NONE = ('--resource-class', 'X')
 RUN = ('run', *PCI)
-INSTALL = ('provider-config', '--install', '--directory', '/etc/passwd')
 
 # What is typed, the exit code, what is wrong, and what to do about it.
 WRONG = [
@@ -113,7 +112,6 @@ WRONG = [
     (['orphans', '--minimum-age', 'x'], USAGE, "'x'", 'help orphans'),
     (['orphans', '--minimum-age', '-1'], USAGE, '-1', 'expected'),
     (['recover', '--rebuild'], FAILED, 'not damaged', 'nothing to rebuild'),
-    (INSTALL, USAGE, '/etc/passwd', 'expected'),
     # Events, metrics and the file for a bug report.
     (['events', '--van', 'web'], USAGE, "'web'", 'first 8 or more'),
     (['events', '--van', '061c0c2'], USAGE, "'061c0c2'", 'first 8 or more'),

@@ -153,7 +153,7 @@ def test_a_key_twice_in_another_provider_file(tmp_path):
     file = tmp_path / 'other.yaml'
     file.write_text('providers: []\nproviders: []\n')
     with pytest.raises(exception.InvalidRequest, match='is there twice'):
-        list(provider_config.others(str(tmp_path)))
+        provider_config.classes(str(tmp_path))
 
 
 def test_arqs_that_are_not_utf8_or_begin_with_a_mark(tmp_path):

@@ -7,7 +7,6 @@ See test_nova_driver.py for the stand-in for Nova.
 
 from __future__ import annotations
 
-import sys
 import types
 import uuid
 
@@ -19,11 +18,14 @@ import test_nova_driver
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.placement import inventory
-from os_acc.placement import provider_config
 
 site = test_nova_driver.site
 OTHER_NODE = 'c0de0000-0000-4000-8000-000000000002'
+#: The providers of the devices, by resource class.
+PROVIDERS = {
+    name: str(uuid.uuid4())
+    for name in ('CUSTOM_FPGA', 'CUSTOM_DSA', 'CUSTOM_LICENCE')
+}
 
 
 def _device(resource_class, **values):
@@ -45,7 +47,13 @@ def offer(site, monkeypatch):
         _device('CUSTOM_DSA'),
     ]
     monkeypatch.setattr(site.host.driver, 'get_devices', lambda: found)
-    return found
+    site.placement.names[OTHER_NODE] = 'node-2'
+    for name, provider in PROVIDERS.items():
+        site.placement.names[provider] = f'node-1_os-acc_{name.lower()}'
+    site.placement.names[PROVIDERS['CUSTOM_LICENCE']] = 'licences'
+    os_acc.CONF.set_override('resource_classes', ['*'], 'os_acc_nova')
+    yield found
+    os_acc.CONF.clear_override('resource_classes', 'os_acc_nova')
 
 
 def instance_of(**extra_specs):
@@ -59,7 +67,13 @@ def image(*traits):
 
 
 def on(node=nova_double.NODE, **resources):
-    return {node: {'resources': {'VCPU': 2, **resources}}}
+    """Allocations of a node: each class is of a device of its own."""
+    found = {node: {'resources': {'VCPU': 2}}}
+    for name, amount in resources.items():
+        provider = PROVIDERS[name] if node == nova_double.NODE else node
+        there = found.setdefault(provider, {'resources': {}})
+        there['resources'][name] = amount
+    return found
 
 
 def spawn(site, instance, allocations, image_meta=None, arqs=()):
@@ -142,7 +156,7 @@ def test_a_function_is_programmed(site, offer):
     [
         None,
         {},
-        on(VGPU=1),
+        {nova_double.NODE: {'resources': {'VGPU': 1}}},
         on(CUSTOM_LICENCE=1),
         # During an evacuation the source is there too. Devices of Nova and
         # Cyborg have providers of their own.
@@ -271,13 +285,11 @@ def test_another_host_is_tried_if_the_device_is_busy(site, offer):
 
 
 def test_another_host_is_tried_if_the_device_is_gone(site, offer):
-    conf = sys.modules['nova.conf'].CONF
-    publish(conf.compute.provider_config_location, 'CUSTOM_FPGA', 'CUSTOM_DSA')
     del offer[1]
     with pytest.raises(nova_double.NovaException) as caught:
         spawn(site, two(), on(**TWO))
     assert not isinstance(caught.value, nova_double.BuildAbortException)
-    assert 'No device for resource class CUSTOM_DSA' in str(caught.value)
+    assert 'CUSTOM_DSA on device custom_dsa: ' in str(caught.value)
 
 
 def test_another_host_is_tried_if_the_devices_are_unknown(
@@ -361,10 +373,3 @@ def test_what_an_instance_with_accelerators_cannot_do(
     # Nova sets the instance back to the state that it had.
     raised = getattr(caught.value, 'inner_exception', caught.value)
     assert type(raised).__name__ == error
-
-
-def publish(directory, *classes):
-    offer = inventory.Offer(
-        {name: inventory.Inventory(1) for name in classes}, set(), []
-    )
-    provider_config.install(directory, offer, ())

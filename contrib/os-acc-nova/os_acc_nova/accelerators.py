@@ -13,42 +13,21 @@ import logging
 import os
 from typing import Any
 
-from oslo_config import cfg
-
 import os_acc
 from os_acc import exception
 from os_acc import log
 from os_acc import nova
 from os_acc import objects
 from os_acc.objects import van as states
+from os_acc.placement import inventory
+from os_acc_nova import options as _options  # noqa: F401 (registers them)
 
 LOG = logging.getLogger(__name__)
-
-OWN_GROUP = 'os_acc_nova'
-OWN_OPTS: list[cfg.Opt] = [
-    cfg.BoolOpt(
-        'program',
-        default=True,
-        help='Whether os-acc programs the functions and bitstreams that '
-        'device profiles name (accel:function_id and accel:bitstream_id). Set '
-        'it to False if Cyborg programs them, or if the drivers of this '
-        'host do not program devices: they refuse a function.',
-    ),
-]
-os_acc.CONF.register_group(
-    cfg.OptGroup(OWN_GROUP, title='os-acc: the compute driver of Nova')
-)
-os_acc.CONF.register_opts(OWN_OPTS, group=OWN_GROUP)
 
 _GROUP = 'os_acc'
 #: The owner of the VANs that this driver plugs. VANs of other owners, such as
 #: the command os-acc, are never released as orphans.
 OWNER = 'nova'
-
-
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """List the options of this package, for oslo-config-generator."""
-    return [(OWN_GROUP, OWN_OPTS)]
 
 
 def initialize(state_path: str, node: str) -> None:
@@ -76,6 +55,14 @@ def programs() -> bool:
     """Say whether os-acc programs what device profiles name."""
     chosen: bool = os_acc.CONF.os_acc_nova.program
     return chosen
+
+
+def is_reported(resource_class: str) -> bool:
+    """Say whether nova-compute reports the devices of a resource class."""
+    if not inventory.CUSTOM.fullmatch(resource_class):
+        return False
+    chosen = os_acc.CONF.os_acc_nova.resource_classes
+    return '*' in chosen or resource_class in chosen
 
 
 def plugged(instance_uuid: str) -> list[objects.VAN]:

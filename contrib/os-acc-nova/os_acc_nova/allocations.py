@@ -4,70 +4,134 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
+import threading
 from typing import Any
 
 from keystoneauth1 import exceptions as keystone
 from nova import exception as nova_exception
-import nova.conf
 from nova.scheduler.client import report
 
 import os_acc
 from os_acc import nova as calls
 from os_acc import objects
 from os_acc.placement import flavor
-from os_acc.placement import provider_config
+from os_acc.placement import inventory
+from os_acc_nova import accelerators
 from os_acc_nova import errors
+from os_acc_nova import providers
 
-CONF = nova.conf.CONF
+_FAILURES = (
+    keystone.ClientException,
+    nova_exception.ConsumerAllocationRetrievalFailed,
+    nova_exception.ResourceProviderNotFound,
+    nova_exception.ResourceProviderRetrievalFailed,
+)
+
+
+class _Chosen:
+    """The handles that instances have got, and that are not plugged yet.
+
+    Another instance that is built at the same time must not get them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_instance: dict[str, set[str]] = {}
+
+    def choose(
+        self,
+        instance: Any,
+        allocated: Mapping[str, Mapping[str, int]],
+        image_traits: list[str],
+    ) -> list[objects.AcceleratorRequest]:
+        """Make requests with handles that no other instance gets."""
+        # Under the lock: once a VAN has its handle, the devices show it.
+        with self._lock:
+            taken = {
+                identity
+                for uuid, each in self._by_instance.items()
+                if uuid != instance.uuid
+                for identity in each
+            }
+            made = calls.allocated_requests(
+                instance, allocated, image_traits, taken
+            )
+            self._by_instance[instance.uuid] = {
+                each.handle.identity
+                for each in made
+                if each.handle is not None
+            }
+        return made
+
+    def forget(self, instance: Any) -> None:
+        with self._lock:
+            self._by_instance.pop(instance.uuid, None)
+
+
+_chosen = _Chosen()
+
+
+@contextlib.contextmanager
+def choosing(instance: Any) -> Iterator[None]:
+    """Forget at the end of the block which handles an instance has got.
+
+    What the block has plugged is in the journal then.
+    """
+    try:
+        yield
+    finally:
+        _chosen.forget(instance)
 
 
 def to_requests(
+    context: Any,
     instance: Any,
     image_meta: Any,
     allocations: Mapping[str, Any] | None,
-    nodes: Callable[[], Collection[str]],
+    nodes: Collection[str],
 ) -> list[objects.AcceleratorRequest]:
     """Make requests for what a flavor requests of os-acc's devices.
+
+    The caller is in a block of choosing() until they are plugged.
 
     :param image_meta: Nova's ImageMeta
     :param allocations: the allocations of the instance, by the UUID of the
         resource provider, as Nova gives them to its driver. During an
         evacuation, the allocations on the source host are among them
-    :param nodes: returns the UUIDs of the compute nodes of this host. The
-        devices of os-acc are inventory of these nodes. Nova and Cyborg report
-        their own devices as other resource providers
+    :param nodes: the names of the compute nodes of this host
+    :raises AcceleratorPlugFailure: if Placement does not answer
     :raises InvalidRequest, DeviceNotFound, DiscoveryFailed: see
         os_acc.nova.allocated_requests
     """
-    custom = {
-        provider: allocation['resources']
-        for provider, allocation in (allocations or {}).items()
-        if any(name.startswith('CUSTOM_') for name in allocation['resources'])
-    }
+    custom = [
+        name
+        for each in (allocations or {}).values()
+        for name in each['resources']
+        if inventory.CUSTOM.fullmatch(name)
+    ]
     if not custom:
         return []
-    allocated: collections.Counter[str] = collections.Counter()
-    for provider in custom.keys() & set(nodes()):
-        allocated.update(custom[provider])
+    asked = flavor.amounts(flavor.groups(instance.flavor.extra_specs))
+    allocated = {}
+    for uuid, each in (allocations or {}).items():
+        wanted = {n: k for n, k in each['resources'].items() if n in asked}
+        place = _place(context, uuid, nodes) if wanted else None
+        if place is not None:
+            allocated[place] = wanted
     if not allocated:
         return []
-    return calls.allocated_requests(
-        instance,
-        allocated,
-        _image_traits(image_meta),
-        CONF.compute.provider_config_location,
-    )
+    return _chosen.choose(instance, allocated, _image_traits(image_meta))
 
 
 def missing(
     context: Any,
     instance: Any,
     image_meta: Any,
-    nodes: Callable[[], Collection[str]],
+    nodes: Collection[str],
     known: Collection[str],
 ) -> list[objects.AcceleratorRequest]:
     """Make requests for what a flavor requests and its instance lacks.
@@ -94,7 +158,7 @@ def missing(
         return []
     allocations = _read(context, instance)
     _check_allocated(asked, allocations)
-    requests = to_requests(instance, image_meta, allocations, nodes)
+    requests = to_requests(context, instance, image_meta, allocations, nodes)
     return [each for each in requests if each.uuid not in known]
 
 
@@ -103,15 +167,33 @@ def _image_traits(image_meta: Any) -> list[str]:
     return traits
 
 
+def _place(context: Any, uuid: str, nodes: Collection[str]) -> str | None:
+    """Find the device of a resource provider.
+
+    :returns: see inventory.place(); None if the provider is not one of
+        os-acc's on this host
+    """
+    client = report.report_client_singleton()
+    try:
+        name = client.get_resource_provider_name(context, uuid)
+    except _FAILURES as err:
+        raise errors.AcceleratorPlugFailure(
+            reason=f'the resource provider {uuid} of its allocation cannot be '
+            f'read from Placement: {err}'
+        ) from err
+    for node in nodes:
+        place = providers.place_in(node, name)
+        if place is not None:
+            return place
+    return None
+
+
 def _read(context: Any, instance: Any) -> Mapping[str, Any]:
     """Read the allocations of an instance from Placement, by provider."""
     client = report.report_client_singleton()
     try:
         answer = client.get_allocs_for_consumer(context, instance.uuid)
-    except (
-        keystone.ClientException,
-        nova_exception.ConsumerAllocationRetrievalFailed,
-    ) as err:
+    except _FAILURES as err:
         raise errors.AcceleratorPlugFailure(
             reason='its flavor requests accelerators, and its allocations '
             f'cannot be read from Placement: {err}'
@@ -131,18 +213,19 @@ def _check_allocated(
     allocated = {
         name for each in allocations.values() for name in each['resources']
     }
-    lost = sorted(asked.keys() - allocated)
+    lost = sorted(
+        name
+        for name in asked.keys() - allocated
+        if accelerators.is_reported(name)
+    )
     if not lost:
         return
-    directory = CONF.compute.provider_config_location
-    ours = provider_config.published(directory).classes | {
-        each.resource_class for each in os_acc.get_devices()
-    }
+    ours = {each.resource_class for each in os_acc.get_devices()}
     for name in lost:
         if name in ours:
             raise errors.AcceleratorPlugFailure(
                 reason=f'its flavor requests resources:{name}={asked[name]}, '
                 'and Placement has no allocation of it for this instance. '
-                'Run nova-manage placement heal_allocations, and start it '
-                'again'
+                'Set its allocation (openstack resource provider allocation '
+                'set), and start it again'
             )

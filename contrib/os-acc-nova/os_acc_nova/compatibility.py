@@ -36,8 +36,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     # overridden
     '__init__': ('virtapi', 'read_only'),
     'init_host': ('host',),
+    'cleanup_host': ('host',),
     'process_instances_at_startup': ('context', 'instances'),
     'get_available_resource': ('nodename',),
+    'update_provider_tree': ('provider_tree', 'nodename', 'allocations'),
     'spawn': (
         'context',
         'instance',
@@ -113,7 +115,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     '_warn_if_nova_managed': ('attach_handle_info',),
     'get_available_nodes': ('refresh',),
     'get_info': ('instance', 'use_cache'),
-    'get_nodenames_by_uuid': ('refresh',),
     'list_instance_uuids': (),
 }
 

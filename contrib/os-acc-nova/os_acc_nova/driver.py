@@ -21,6 +21,7 @@ resume on host boot         the same, from the journal, without ARQs
 rescue, unrescue            the guest keeps its devices, from the journal
 destroy, cleanup            unplugged when all else is done
 periodic look at resources  what os-acc apply could not do is finished
+report to Placement         each device is a provider below the compute node
 ==========================  ================================================
 """
 
@@ -49,6 +50,8 @@ from os_acc_nova import errors
 from os_acc_nova import moves
 from os_acc_nova import node_devices
 from os_acc_nova import operations
+from os_acc_nova import reporting
+from os_acc_nova import reshape
 
 CONF = nova.conf.CONF
 
@@ -68,6 +71,8 @@ class LibvirtDriver(driver.LibvirtDriver):
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         super().__init__(virtapi, read_only)
         self._os_acc_is_starting = True
+        self._os_acc_reported = False
+        self._os_acc_reports: reporting.Watcher | None = None
 
     def init_host(self, host: str) -> None:
         """Initialize os-acc. Nova starts guests again after this."""
@@ -75,8 +80,40 @@ class LibvirtDriver(driver.LibvirtDriver):
         node = self.get_available_nodes()[0]
         try:
             accelerators.initialize(CONF.state_path, node)
+            reshape.check_files(CONF.compute.provider_config_location)
         except exception.InvalidRequest as err:
             raise nova_exception.InvalidConfiguration(str(err)) from err
+        if os_acc.CONF.os_acc_nova.resource_classes:
+            self._os_acc_reports = reporting.Watcher(self.virtapi)
+            self._os_acc_reports.start()
+
+    def cleanup_host(self, host: str) -> None:
+        """Stop what init_host() has started."""
+        if self._os_acc_reports is not None:
+            self._os_acc_reports.stop()
+        super().cleanup_host(host)
+
+    def update_provider_tree(
+        self,
+        provider_tree: Any,
+        nodename: str,
+        allocations: reshape.Allocations | None = None,
+    ) -> None:
+        """Report each device as a provider below the compute node.
+
+        :raises ReshapeNeeded, ReshapeFailed: see reshape
+        """
+        before = provider_tree.data(nodename).inventory
+        super().update_provider_tree(provider_tree, nodename, allocations)
+        reshape.update(
+            provider_tree,
+            nodename,
+            before,
+            allocations,
+            CONF.compute.provider_config_location,
+            self._os_acc_reported,
+        )
+        self._os_acc_reported = True
 
     def process_instances_at_startup(
         self, context: Any, instances: Any
@@ -257,10 +294,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                 given,
                 undo,
                 lambda: placed.to_requests(
+                    context,
                     instance,
                     image_meta,
                     allocations,
-                    self.get_nodenames_by_uuid,
+                    self.get_available_nodes(),
                 ),
             )
             with operations.doing(operation):
@@ -401,9 +439,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             with errors.plugging():
                 return accelerators.plugged(instance.uuid)
         if operation.undo is None:
-            with errors.plugging():
+            with errors.plugging(), placed.choosing(instance):
                 return self._plug_again(operation, instance, image_meta, ports)
-        with errors.building(instance.uuid):
+        with errors.building(instance.uuid), placed.choosing(instance):
             return self._plug_for_spawn(
                 operation, operation.undo, instance, ports
             )
@@ -462,7 +500,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         missing = [arq for arq in wanted if arq['uuid'] not in known]
         requests = arqs.to_requests(context, missing, ports)
         requests += placed.missing(
-            context, instance, image_meta, self.get_nodenames_by_uuid, known
+            context, instance, image_meta, self.get_available_nodes(), known
         )
         if requests:
             node_devices.remove(self._host, instance.uuid, missing)

@@ -261,6 +261,34 @@ class OperationsTest(base.ServersTestBase):
         root = etree.fromstring(self.xml_of(server))
         return [_canonical(each) for each in root.iter('hostdev')]
 
+    @staticmethod
+    def pf(host: str) -> str:
+        """The address of the PF that ARQs on a host are for."""
+        return f'0000:{cyborg.BUSES[host][0]}:00.0'
+
+    def providers(self, host: str) -> dict[str, str]:
+        """The UUIDs of the providers of os-acc's devices, by address."""
+        answer = self.placement.get(
+            f'/resource_providers?in_tree={self.compute_rp_uuids[host]}',
+            version='1.14',
+        ).body
+        mark = f'{host}_os-acc_'
+        return {
+            each['name'].removeprefix(mark): each['uuid']
+            for each in answer['resource_providers']
+            if each['name'].startswith(mark)
+        }
+
+    def allocated(self, server: dict[str, Any]) -> dict[str, Any]:
+        """What is allocated to a server of os-acc's devices, by address."""
+        found = self._get_allocations_by_server_uuid(server['id'])
+        return {
+            address: found[uuid]['resources']
+            for host in self.compute_rp_uuids
+            for address, uuid in self.providers(host).items()
+            if uuid in found
+        }
+
     def domain(self, server: dict[str, Any], host: str = 'compute1') -> Any:
         return self.connections[host].lookupByUUIDString(server['id'])
 

@@ -4,43 +4,32 @@
 
 from __future__ import annotations
 
-import io
-import pathlib
 from typing import Any
 
 import fixtures
-from nova.cmd import manage
 from nova.virt.libvirt import driver
 
 from operations import base
 import os_acc
 from os_acc import exception
-from os_acc.placement import inventory
-from os_acc.placement import provider_config
 
 CLASS = 'CUSTOM_PCI_8086_4940'
 
 
 class TestFlavor(base.OperationsTest):
-    """Both hosts read the provider.yaml that os-acc has written for them.
+    """Each host reports its devices.
 
-    The devices of both hosts are on one generated sysfs, so the file of each
-    has those of both.
+    The devices of both hosts are on one generated sysfs, so each reports
+    those of both.
     """
 
     HOSTS = ()
-    #: How many VFs the file has for each host.
+    #: How many VFs each host reports.
     TOTAL = 8
 
     def setUp(self) -> None:
         super().setUp()
-        directory = str(
-            pathlib.Path(self.useFixture(fixtures.TempDir()).path) / 'made'
-        )
-        self.flags(provider_config_location=directory, group='compute')
-        provider_config.install(
-            directory, inventory.offer(os_acc.get_devices()), used=()
-        )
+        self.flags(resource_classes=['*'], group='os_acc_nova')
         self.add_host('compute1')
         self.flavor_id = self._create_flavor(
             extra_spec={
@@ -64,17 +53,23 @@ class TestFlavor(base.OperationsTest):
         return [van.handle.address for van in vans]
 
     def used(self) -> int:
-        root = self.compute_rp_uuids['compute1']
-        found: int = self._get_provider_usages(root).get(CLASS, 0)
-        return found
-
-    def test_placement_has_the_inventory(self) -> None:
-        root = self.compute_rp_uuids['compute1']
-        found = self._get_provider_inventory(root)[CLASS]
-        self.assertEqual(self.TOTAL, found['total'])
-        self.assertIn(
-            'CUSTOM_PCI_VENDOR_8086', self._get_provider_traits(root)
+        return sum(
+            self._get_provider_usages(uuid).get(CLASS, 0)
+            for uuid in self.providers('compute1').values()
         )
+
+    def test_placement_has_a_provider_for_each_device(self) -> None:
+        found = self.providers('compute1')
+        self.assertEqual({self.pf('compute1'), self.pf('compute2')}, {*found})
+        for uuid in found.values():
+            there = self._get_provider_inventory(uuid)
+            self.assertEqual({CLASS}, {*there})
+            self.assertEqual(4, there[CLASS]['total'])
+            self.assertIn(
+                'CUSTOM_PCI_VENDOR_8086', self._get_provider_traits(uuid)
+            )
+        root = self._get_provider_inventory(self.compute_rp_uuids['compute1'])
+        self.assertNotIn(CLASS, root)
 
     def test_create_reboot_rebuild_shelve_and_delete(self) -> None:
         server = self.boot()
@@ -119,15 +114,27 @@ class TestFlavor(base.OperationsTest):
         self._wait_for_server_parameter(
             server, {'OS-EXT-STS:task_state': None, 'status': 'ERROR'}
         )
-        self.assertIn('heal_allocations', self.faults(server)[-1])
+        self.assertIn('allocation set', self.faults(server)[-1])
         self.assert_released()
-        with fixtures.MonkeyPatch('sys.stdout', io.StringIO()):
-            healed = manage.PlacementCommands().heal_allocations(
-                instance_uuid=server['id'], verbose=True
-            )
-        self.assertEqual(0, healed)
+        self.allocate(server, self.pf('compute2'))
         self._reboot_server(server, hard=True)
-        self.hold(server)
+        (address,) = self.hold(server)
+        self.assertEqual(self.pf('compute2'), f'{address[:-1]}0')
+
+    def allocate(self, server: dict[str, Any], device: str) -> None:
+        """Set the allocation of a server, as a deployer does."""
+        uuid = self.providers('compute1')[device]
+        server = self.api.get_server(server['id'])
+        self.placement.put(
+            f'/allocations/{server["id"]}',
+            version='1.28',
+            body={
+                'allocations': {uuid: {'resources': {CLASS: 1}}},
+                'project_id': server['tenant_id'],
+                'user_id': server['user_id'],
+                'consumer_generation': None,
+            },
+        )
 
     @staticmethod
     def _no_device(*args: Any, **kwargs: Any) -> None:
@@ -144,7 +151,7 @@ class TestFlavor(base.OperationsTest):
         )
         (fault,) = self.faults(server)
         self.assertIn(f'resources:{CLASS}=1', fault)
-        self.assertIn('heal_allocations', fault)
+        self.assertIn('allocation set', fault)
         self.assert_released()
 
     def test_a_start_needs_no_placement_if_nothing_is_missing(self) -> None:
