@@ -20,7 +20,7 @@ from os_acc.placement import provider_config
 
 
 class ProviderConfig(base.Command):
-    """Print the provider.yaml by which Nova offers the devices.
+    """Print the provider.yaml with which Nova offers the devices.
 
     Flavors can then request the devices without Cyborg. With --install, the
     file is written into the directory that nova-compute reads when it starts.
