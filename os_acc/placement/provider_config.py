@@ -174,7 +174,7 @@ def _check_own(path: str, content: Any) -> None:
         raise exception.InvalidRequest(
             subject='provider-config',
             field=path,
-            value='a file of somebody else',
+            value="somebody else's file",
             expected=f'a file with meta.generated_by {_MAKER!r}, or none. '
             'Rename it, or replace it with --force',
         )

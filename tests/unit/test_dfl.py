@@ -243,7 +243,7 @@ def test_ports_that_somebody_else_has_released(card, images):
     configure(images, {**ENTRY, 'num_vfs': 1})
     card.release(dfl.find(PF), 1)
     error = cause(lambda: os_acc.plug(devices.instance(), [request(0)]))
-    assert 'ports [1] are released already' in str(error)
+    assert 'ports [1] are already released' in str(error)
     assert card.calls == [('release', 1)]
 
 

@@ -161,7 +161,7 @@ class TestHasAndGet:
         with pytest.raises(exception.UnsupportedHandle) as caught:
             info.get_plugin('libvirt').get_handle('DRCHandle')
         assert str(caught.value) == (
-            "plugin 'libvirt' does not take DRCHandle; it takes: PCIHandle, "
+            "plugin 'libvirt' does not accept DRCHandle; it takes: PCIHandle, "
             'MdevHandle'
         )
         with pytest.raises(exception.UnsupportedHandle) as caught:
