@@ -293,7 +293,7 @@ SIGNS = {
     '/sys/power/resume': (_hibernates, 'hibernates to block device nvme9n1p1'),
     '/sys/kernel/kexec_crash_loaded': (crash_kernel, 'crash kernel (kdump)'),
     '/sys/class/dma': (_of_class('dma/dma0chan0', in_use='1'), 'dma0chan0'),
-    '/proc/crypto': (_crypto, 'xts(aes), which driver qat_aes_xts does'),
+    '/proc/crypto': (_crypto, 'xts(aes), which driver qat_aes_xts runs'),
     '/sys/bus/cxl': (cxl_memory, '1 decoders are committed'),
     '/sys/module/kvm_amd': (_sev, "AMD's SEV"),
 }
