@@ -408,7 +408,7 @@ def test_killed_while_it_is_bound_again(kernel, failed, images, caplog):
         program(images.add(AES))
     assert kernel.driver_of(PF) is None
     os_acc.recover()
-    assert 'was not cleaned up: PF 0000:3b:00.0' in caplog.text
+    assert 'were not cleaned up: PF 0000:3b:00.0' in caplog.text
     kernel.handlers['bind'] = failed.bind
     os_acc.recover()
     assert kernel.driver_of(PF) == 'dfl-pci'

@@ -449,13 +449,13 @@ def test_it_does_not_come_back(npu):
     error = cause(instance)
     assert (
         'NPU 0000:00:0b.0' in str(error)
-        and 'its kernel driver intel_vpu has not made a file below /dev/accel '
-        'again'
+        and 'its kernel driver intel_vpu has not created a file below '
+        '/dev/accel again'
         in str(error)
     )
     (left,) = os_acc.get_vans()
     assert (left.uuid, left.state) == (van.uuid, 'error')
-    assert 'has not made a file below /dev/accel again' in left.error
+    assert 'has not created a file below /dev/accel again' in left.error
     # Nobody gets it meanwhile, not even by its file or by VFIO.
     npu.broken.clear()
     npu.sync()
@@ -629,12 +629,12 @@ def test_somebody_has_bound_it_again(npu, kernel):
 def test_show_and_doctor(npu, kernel):
     driver = os_acc._get().extensions.drivers['npu']
     shown = driver.show_device(NPU)
-    assert shown['is available as an NPU'] == 'yes'
+    assert shown['can be given out as an NPU'] == 'yes'
     assert shown['device files'] == ['/dev/accel/accel0 (c 261:0)']
     assert [each.text for each in driver.diagnose()] == ['/dev/accel/accel0']
     _, van = plug()
     shown = driver.show_device(NPU)
-    assert van.uuid in shown['is available as an NPU']
+    assert van.uuid in shown['can be given out as an NPU']
     no_driver(npu)
     assert driver.show_device('fdab0000.npu') is None
     assert driver.show_device('0000:00:1f.0') is None

@@ -176,7 +176,7 @@ def shown(
     refused = next(_common(function, settings, found, holders, given), None)
     told: dict[str, Any] = {
         'address': address,
-        'work queues are available': 'yes'
+        'work queues can be given out': 'yes'
         if refused is None
         else f'no: {refused.text}',
     }

@@ -119,7 +119,7 @@ def shown(
         given = f'no: {refused.text}'
     return {
         'address': address,
-        'is available as an NPU': given,
+        'can be given out as an NPU': given,
         'kernel driver': function.driver,
         'device files': [
             f'{each.path} ({each.number.kind} {each.number.major}:'
