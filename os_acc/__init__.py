@@ -53,11 +53,11 @@ def initialize(
     :param owner: a name for the caller, such as 'nova'. Every VAN that this
         process plugs has it as its owner, and release_orphans() releases only
         VANs of this owner. None: the name of the program, such as
-        nova-compute. It is no option, because several programs may read one
-        configuration file
+        nova-compute. It is not an option, because several programs may read
+        one configuration file
     :returns: what recover() did; None: this process was initialized before,
         or read_only is True
-    :raises InvalidRequest: if an option is invalid, or owner is no name
+    :raises InvalidRequest: if an option is invalid, or owner is not a name
     :raises JournalError: if the journal cannot be opened, or its directory
         belongs to another user and is not shared with a group of this user;
         the error says what to do
@@ -113,9 +113,9 @@ def plug(
 ) -> objects.VANList:
     """Give an instance its accelerators. The operation is all-or-nothing.
 
-    For accelerators that are plugged already, it returns the same VANs. Their
-    devices are examined: one that somebody has unbound or removed by hand is
-    prepared again, unless the guest runs with it, which is an error. A call
+    For accelerators that are already plugged, it returns the same VANs. It
+    checks their devices: one that was unbound or removed by hand is prepared
+    again, unless the guest runs with it, which is an error. A call
     with live=True does not attach accelerators to the running guest that were
     plugged with live=False.
 
@@ -140,7 +140,7 @@ def plug(
     :raises AmbiguousDriver: if more than one driver claims a request
     :raises NoMatchingPlugin: if the plugin is not loaded, or its describe()
         fails
-    :raises UnsupportedHandle: if the plugin does not take such a handle
+    :raises UnsupportedHandle: if the plugin does not accept such a handle
     :raises LiveNotSupported: if the plugin cannot attach to a running guest
     :raises HypervisorError: if live is True and the plugin cannot attach now,
         for example because a package is not installed
@@ -168,7 +168,7 @@ def replug(
     For a guest that is started again without its ARQs at hand, such as after
     a reboot of the host. The guest must not run. VANs from before the reboot,
     and VANs whose devices are not intact, are prepared again with the same
-    handle; see plug(). VANs that are half plugged or half unplugged do not
+    handle; see plug(). VANs that are only partly plugged or unplugged do not
     belong to the guest: they are left to recover() and unplug().
 
     :param instance_info: an InstanceInfo or an instance's UUID
@@ -192,7 +192,7 @@ def unplug(
     live: bool = False,
     progress: progress_module.Callback | None = None,
 ) -> int:
-    """Take accelerators from an instance, last plugged first.
+    """Detach accelerators from an instance, last plugged first.
 
     After a failure it continues with the other VANs. A VAN that does not
     exist is not an error.
@@ -222,8 +222,8 @@ def get_vans(
 ) -> objects.VANList:
     """Read VANs from the journal, in every state.
 
-    A row that cannot be read is logged and left out, for example if the
-    package of its handle class was removed. os-acc van list shows it.
+    A row that cannot be read is logged and skipped, for example if the package
+    of its handle class was removed. os-acc van list shows it.
 
     :param instance_info: an InstanceInfo or an instance's UUID; None: the
         VANs of all instances
@@ -252,7 +252,7 @@ def get_devices() -> list[objects.Device]:
 def get_exclusions(
     devices: Iterable[objects.Device],
 ) -> dict[str, frozenset[str]]:
-    """Say which handles exclude each other: one of them, or the other.
+    """Return which handles exclude each other.
 
     Two handles exclude each other if plug() refuses one while another
     instance has the other one, such as a PF and its VFs, or two functions of
@@ -288,10 +288,11 @@ def host_info(
 def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
-    VANs that are half done are released. VANs that were plugged before a
+    VANs that are only partly plugged or unplugged are released. VANs that were
+    plugged before a
     reboot are prepared again with the same handle. If an instance is a
     process (InstanceInfo.process) that has ended, its VANs are released. An
-    instance that another living thread or process is working on is left
+    instance that another running thread or process is working on is left
     alone.
 
     :returns: what was done with each VAN
@@ -313,11 +314,12 @@ def release_orphans(
     hypervisor has no guest of the instance (as far as the plugin can tell),
     no VAN of the instance was changed for minimum_age seconds, and its owner
     is that of this process: see initialize(). An instance that another thread
-    or process is working on is left alone. Nothing that one instance raises
-    stops the others.
+    or process is working on is left alone. An error of one instance does not
+    stop the others.
 
     :param known_instance_uuids: all instances of this host that exist or are
-        being built, by the caller's database. Read the list from there
+        being built, according to the caller's database. Read the list from
+        there
         shortly before the call
     :param minimum_age: seconds; longer than a build can last between its
         entry in the database and the caller's reading of the list
@@ -351,7 +353,7 @@ def program_device(
     :param function_id: the function that the bitstream holds
     :param region: the region of a dynamic device
     :type progress: os_acc.progress.Callback | None
-    :param progress: as for plug; the objects name the device, and no VAN
+    :param progress: as for plug; the objects name the device, not a VAN
     :returns: True if the device was programmed; False if it already held the
         bitstream
     :raises LibraryNotInitialized, ReadOnly: as for plug
@@ -380,22 +382,22 @@ def apply(
     check: bool = False,
     progress: progress_module.Callback | None = None,
 ) -> objects.ApplyReport:
-    """Give this host's devices the state that a document describes.
+    """Bring this host's devices into the state that a document describes.
 
-    What has the state already is not touched, and neither is what somebody
-    uses; the rest is done. The journal keeps the document. initialize()
-    applies it again after a crash or a reboot of the host, and as long as
-    something was in the way.
+    It does not touch devices that are already in that state, or that are in
+    use. The journal keeps the document. initialize() applies it again after a
+    crash or a reboot of the host, and as long as something prevented a step.
 
     :param document: its keys are those of ``os_acc/desired/schema.json``
-    :param check: True: only say what would be done
+    :param check: True: only report what would be done
     :type progress: os_acc.progress.Callback | None
     :param progress: as for program_device
     :raises LibraryNotInitialized: if initialize() was not called
     :raises ReadOnly: as for plug, unless check is True
     :raises InvalidRequest: if the document is wrong. After this error and the
-        next one, no device was touched, and the earlier document counts
-    :raises PrivilegeError: if the process may not write in device_spec_dir,
+        next one, no device was touched, and the earlier document remains in
+        force
+    :raises PrivilegeError: if the process may not write to device_spec_dir,
         and what is offered would change
     :raises LockTimeout: if another process applies a document
     """

@@ -26,7 +26,7 @@ _T = TypeVar('_T')
 class DriverBase(extension.ExtensionBase, abc.ABC):
     """Makes an attach handle from an accelerator, and undoes that.
 
-    A driver keeps no state of its own, because the journal has the state.
+    A driver keeps no state of its own: the state is in the journal.
     os-acc calls its methods from several threads at once, for different VANs.
     Before the driver changes a device, it writes what the undo will need into
     ``van.driver_data`` and calls ``van.save()``. After a crash, os-acc calls
@@ -74,34 +74,34 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """List this host's devices that the driver handles, free or used."""
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        """Return all that the driver knows of a device or function.
+        """Return all that the driver knows about a device or function.
 
-        ``os-acc device show`` calls it. It only looks. The default knows
+        ``os-acc device show`` calls it. It changes nothing. The default knows
         nothing.
 
         :param address: the address of a device, as get_devices() gives it, or
             of an attach handle
-        :returns: values (texts, numbers or lists) by name, in lower case;
-            None if the driver does not handle such a device
+        :returns: values (texts, numbers or lists) by name, in lower case; None
+            if the driver does not handle such a device
         """
         return None
 
     def takes_unlisted(self, request: objects.AcceleratorRequest) -> bool:
         """Whether prepareVAN may serve a request that no listed device fits.
 
-        ``os-acc plug --dry-run`` asks it, for requests of this driver. If the
+        ``os-acc plug --dry-run`` calls it, for requests of this driver. If the
         answer is False, a device that get_devices() does not list is an
-        obstacle. It only looks. The default says False.
+        obstacle. It changes nothing. The default returns False.
         """
         return False
 
     def serves(
         self, request: objects.AcceleratorRequest, device: objects.Device
     ) -> bool:
-        """Whether a device is what a request without a handle asks for.
+        """Whether a device satisfies a request without a handle.
 
-        ``os-acc plug --dry-run`` asks it. It only looks. The default compares
-        the resource class and the traits.
+        ``os-acc plug --dry-run`` calls it. It changes nothing. The default
+        compares the resource class and the traits.
 
         :param device: one that get_devices() has listed
         """
@@ -117,13 +117,14 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Check that prepareVAN would give a free handle to a request.
 
-        ``os-acc plug --dry-run`` asks it. A driver whose prepareVAN asks more
-        than whether the handle is free must implement it, by the same code.
-        It only looks: it changes nothing and needs neither a lock nor a
-        privilege. The default has nothing to check.
+        ``os-acc plug --dry-run`` calls it. A driver whose prepareVAN checks
+        more than whether the handle is free must implement it, with the same
+        code. It changes nothing and needs neither a lock nor a privilege. The
+        default has nothing to check.
 
         :param handle: get_devices() says that it is free, or that such a
-            mediated device can be made. If the request names no handle, it is
+            mediated device can be created. If the request names no handle, it
+            is
             one that the driver could choose
         :raises Exception: what prepareVAN would raise
         """
@@ -182,7 +183,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Undo the device half, and leave the device as it was found.
 
-        It also succeeds if the VAN was only half prepared, if the device is
+        It also succeeds if the VAN was only partly prepared, if the device is
         gone, or if another VAN has the device by now. It does not touch the
         device of another VAN.
 
@@ -192,10 +193,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     def is_intact(self, van: objects.VAN) -> bool:
         """Say whether the hardware still holds what prepareVAN has made.
 
-        plug() asks it for a VAN that is plugged already, and calls prepareVAN
+        plug() calls it for a VAN that is already plugged, and calls prepareVAN
         again if the answer is False: somebody may have unbound a function or
-        removed a mediated device by hand. It looks at the hardware, changes
-        nothing, and needs no lock. The default says True, also for a driver
+        removed a mediated device by hand. It reads the hardware, changes
+        nothing, and needs no lock. The default returns True, also for a driver
         that was written before this method existed.
 
         :param van: it is plugged and was prepared in this boot of the host
@@ -231,7 +232,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         )
 
     def free_device(self, address: str) -> list[str]:
-        """Give a device back to the host that stays prepared between VANs.
+        """Return to the host a device that stays prepared between VANs.
 
         ``os-acc device free`` calls it. The default does nothing.
 
@@ -250,9 +251,9 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         :param device: its address
         :param timeout: seconds to wait; None: ``[os_acc] lock_timeout``
         :returns: a context manager that holds the lock
-        :raises LockHeld: on entering it, if this thread holds the lock already
+        :raises LockHeld: on entering it, if this thread already holds the lock
         :raises Timeout: on entering it, if another thread or process held the
-            lock all the time
+            lock until the timeout
         """
         return self._connected(self._locks).device(device, timeout)
 
@@ -292,15 +293,13 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         }
 
     def is_anothers(self, van: objects.VAN) -> bool:
-        """Whether the attach handle of a VAN is not the VAN's any more.
+        """Whether the attach handle no longer belongs to the VAN.
 
-        Another VAN has it by now, or the VAN is in the journal no more, so
+        Another VAN has it by now, or the VAN is no longer in the journal, so
         that another VAN may get it at any time. unprepareVAN then leaves the
-        device alone: the undo comes too late.
-
-        If the answer is False, it stays so for as long as the undo runs:
-        until os-acc deletes the VAN's row, the journal gives the handle to no
-        other VAN.
+        device alone: the undo comes too late. If the answer is False, it
+        remains valid while the undo runs: until os-acc deletes the VAN's row,
+        the journal gives the handle to no other VAN.
 
         :raises JournalError: if the journal cannot be read
         """

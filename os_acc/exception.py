@@ -11,7 +11,7 @@ from os_acc.texts import masking
 
 
 class ExceptionBase(Exception):
-    """Base class of all errors of os-acc.
+    """Base class of all os-acc errors.
 
     A subclass sets ``msg_fmt``. The text of the error is ``msg_fmt``, filled
     with the keyword arguments. It is always a plain ``str`` that can be
@@ -88,7 +88,7 @@ class NoMatchingPlugin(ExceptionBase):
 
 
 class UnsupportedHandle(ExceptionBase):
-    msg_fmt = '%(taker)s does not take %(handle)s; it takes: %(takes)s'
+    msg_fmt = '%(taker)s does not accept %(handle)s; it accepts: %(takes)s'
 
 
 class UnsupportedHandleVersion(UnsupportedHandle):
@@ -176,10 +176,9 @@ class DeviceError(ExceptionBase):
 
 
 class DeviceUnhealthy(DeviceError):
-    """The device has failed before, and is given to nobody until it is freed.
+    """The device has failed before, and nobody gets it until it is freed.
 
-    It also stands for a device that waits for the host to be switched off and
-    on.
+    It also stands for a device that waits for a power cycle of the host.
     """
 
 
@@ -199,7 +198,7 @@ class BitstreamError(ExceptionBase):
 class PrivilegeError(ExceptionBase):
     """An operation that needs root privileges cannot be run."""
 
-    msg_fmt = 'Cannot act as root: %(reason)s'
+    msg_fmt = 'Privileged operation failed: %(reason)s'
 
 
 class HelperError(ExceptionBase):
@@ -209,7 +208,7 @@ class HelperError(ExceptionBase):
 
 
 class MissingPackage(ExceptionBase):
-    """A package that an extra of os-acc installs is not there."""
+    """A package that an extra of os-acc installs is missing."""
 
     msg_fmt = (
         '%(what)s needs the package %(package)s, which is not installed: pip '
@@ -218,7 +217,7 @@ class MissingPackage(ExceptionBase):
 
 
 class RemoteServiceError(ExceptionBase):
-    """A service of OpenStack could not be reached, or refused a call."""
+    """An OpenStack service could not be reached, or refused a call."""
 
     msg_fmt = 'The service %(service)s: %(reason)s'
 
@@ -278,7 +277,7 @@ class JournalBusy(JournalError, Timeout):
 class LockHeld(ExceptionBase, RuntimeError):
     """A thread tries to take a lock that it already holds.
 
-    This is an error in the code of the caller, such as a driver.
+    This is a bug in the caller, such as a driver.
     """
 
     msg_fmt = (
@@ -333,10 +332,10 @@ def describe(err: BaseException) -> str:
     """Describe any error in a short text, for a log line or another error.
 
     It never raises: an error without a readable text must not stop an undo.
-    What looks like a secret in an error that is not of os-acc is masked: a
+    In an error of another library, what looks like a secret is masked: a
     library may put a URL with a password into its errors.
 
-    :returns: the text of an error of os-acc, or 'Class: text' of any other
+    :returns: the text of an os-acc error, or 'Class: text' for any other
         error; it can be encoded in UTF-8
     """
     name = type(err).__name__

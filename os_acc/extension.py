@@ -53,7 +53,7 @@ class ExtensionBase:
         return made
 
     def diagnose(self) -> Iterable[finding.Finding]:
-        """Report what is in order on this host and what is wrong.
+        """Report what works on this host and what is wrong.
 
         ``os-acc doctor`` calls it. It must change nothing. The default
         finds nothing.

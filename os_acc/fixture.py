@@ -45,7 +45,7 @@ class OSAccFixture(fixtures.Fixture):
     overrides and defaults that were set in code.
 
     :param state_path: a directory of this test alone, such as the path of a
-        fixtures.TempDir. It is made if it does not exist
+        fixtures.TempDir. It is created if it does not exist
     :param owner: see os_acc.initialize
     """
 
@@ -71,24 +71,24 @@ class OSAccFixture(fixtures.Fixture):
 
     @contextlib.contextmanager
     def host(self, name: str) -> Iterator[None]:
-        """Make all calls of os_acc in the block calls on one of several hosts.
+        """Run all calls of os_acc in the block on one of several hosts.
 
-        Each host has a journal and locks of its own. All share the devices of
+        Each host has its own journal and locks. All share the devices of
         the machine, and the options except [os_acc] host and state_path. At
         the first use, the host is initialized.
 
-        The choice holds for the calling thread (native or green) only, and
-        for the asyncio tasks and contextvars.Contexts that it makes.
+        The choice holds for the calling thread (native or green) only, and for
+        the asyncio tasks and contextvars.Contexts that it creates.
 
         :param name: the name of the host, to which Cyborg binds ARQs. Calls
-            outside such a block are for a host of the machine's own name
+            outside such a block are for a host with the machine's own name
         """
         with self._selected(name):
             os_acc.initialize(owner=self._owner)
             yield
 
     def follow(self, cls: type, host_of: Callable[[Any], str]) -> None:
-        """Make the methods of a class calls on the host of their object.
+        """Run the methods of a class on the host of their object.
 
         For a service of which the test starts several in its process, one for
         each host. The service initializes os-acc itself:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Health: devices that have failed are given to nobody.
+"""Health: devices that have failed are assigned to nobody.
 
 A device is unhealthy from the failure until an operator frees it (``os-acc
 device free``). If its programming has failed, a programming that succeeds ends
@@ -40,7 +40,7 @@ class View:
         self._fatal: dict[str, rows.Health | None] = {}
 
     def find(self, address: str) -> rows.Health | None:
-        """Say why a device is given to nobody.
+        """Say why a device is assigned to nobody.
 
         :param address: of a device, or of any PCI function
         :returns: the most important cause; None: the device is healthy
@@ -103,7 +103,7 @@ def counts(found: rows.Health) -> bool:
 
 
 def check(journal: journal_module.Journal, device: str) -> None:
-    """:raises DeviceUnhealthy: if a device is given to nobody"""
+    """:raises DeviceUnhealthy: if a device is assigned to nobody"""
     found = View(journal).find(device)
     if found is not None:
         raise exception.DeviceUnhealthy(
@@ -112,7 +112,8 @@ def check(journal: journal_module.Journal, device: str) -> None:
 
 
 def reason_of(found: rows.Health) -> reasons.Reason:
-    """Say why and since when a device is given to nobody, and the remedy."""
+    """Say why and since when a device is assigned to nobody, and the
+    remedy."""
     since = found.since[:19]
     if found.cause == rows.REBOOT:
         return report_refusals.REBOOT_PENDING.say(
@@ -131,7 +132,7 @@ def mark(
     driver: str = '',
     announced: bool = True,
 ) -> rows.Health:
-    """Give a device to nobody from now on.
+    """Stop assigning a device to anybody.
 
     os_acc.programming.announcing.mark() also calls the hooks.
 
@@ -185,7 +186,7 @@ def fatal_errors(
 
 
 def free(journal: journal_module.Journal, address: str) -> list[str]:
-    """Give out a device again: the operator has checked that it works.
+    """Return a device to service: the operator has checked that it works.
 
     A pending reboot stays: the device would have its old function.
 
@@ -207,7 +208,7 @@ def free(journal: journal_module.Journal, address: str) -> list[str]:
             pending.append(each)
         elif journal.forget_unhealthy(each.device, each.cause):
             ended.append(
-                f'it is given out again; it was unhealthy since '
+                'it is in service again; it was unhealthy since '
                 f'{each.since[:19]}: {each.reason}'
             )
     for key in keys if function is not None else ():

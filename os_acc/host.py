@@ -77,7 +77,7 @@ class Host:
             not exist then reads as empty.
         :param owner: the owner of the VANs that this process plugs; None: the
             name of the program
-        :raises InvalidRequest: if an option is invalid, or owner is no name
+        :raises InvalidRequest: if an option is invalid, or owner is not a name
         :raises JournalError: if the journal cannot be opened, or its directory
             belongs to another user and is not shared with a group of this
             user
@@ -98,7 +98,7 @@ class Host:
             raise exception.ReadOnly(call=call)
 
     def as_holder(self) -> holder.Holder:
-        """Name this journal as the one that privileged calls are made for.
+        """Name this journal as the one for which privileged calls are made.
 
         :returns: its UUID and path, without an instance and a VAN
         """

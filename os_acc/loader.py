@@ -79,12 +79,13 @@ class Extensions:
     def lacking(
         self, configured: Collection[str], with_vans: Collection[str]
     ) -> dict[str, str]:
-        """Say which drivers are not loaded whose devices may be on this host.
+        """Return the drivers that are not loaded although this host may have
+        their devices.
 
         :param configured: the option ``[os_acc] drivers``
         :param with_vans: the drivers that have VANs
         :returns: by name, why it is not loaded. If drivers are configured,
-            these and those with VANs count, else every driver that failed
+            these and those with VANs count; otherwise every driver that failed
         """
         wanted = {*configured, *with_vans}
         if not configured:

@@ -2,8 +2,8 @@
 
 """Loggers that put the instance and the VAN in front of each line.
 
-Tracebacks are logged by error(), and nowhere by exc_info: services have log
-handlers of their own, and those write the raw text of an error.
+Tracebacks are logged by error(), and nowhere by exc_info: services have their
+own log handlers, which write the raw text of an error.
 """
 
 from __future__ import annotations

@@ -55,13 +55,13 @@ def requests(
     port_arq_uuids: Mapping[str, str] | None = None,
     profile_groups: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> list[objects.AcceleratorRequest]:
-    """Make requests from the ARQs that Nova hands to its driver.
+    """Make requests from the ARQs that Nova passes to its driver.
 
     :param accel_info: ARQs, as Cyborg's API returns them
     :param port_arq_uuids: the ARQs of network ports: the port's UUID by the
-        UUID of its ARQ (vif['profile']['arq_uuid']). The device half of such
-        an ARQ is os-acc's; the guest gets it by its interface, so devices()
-        leaves it out. ARQs that are not in accel_info are ignored
+        UUID of its ARQ (vif['profile']['arq_uuid']). os-acc does the device
+        half of such an ARQ; the guest gets the device through its interface,
+        so devices() leaves it out. ARQs that are not in accel_info are ignored
     :param profile_groups: the groups of each device profile by its name, as
         Nova's get_device_profile_groups() returns them: then the functions
         and bitstreams that they name are programmed by os-acc. None: os-acc
@@ -149,7 +149,7 @@ def plugged(
     :param instance: see instance_info()
     :param wanted: the requests; empty: nothing is plugged
     :param is_running: says after a failure of the block whether the guest runs
-        in spite of it; its accelerators then stay plugged
+        despite it; its accelerators then stay plugged
     :returns: a context manager that yields the VANs
     :raises: as os_acc.plug
     """
@@ -182,8 +182,8 @@ def _take_back(
     try:
         if is_running is not None and is_running():
             logger.warning(
-                'the guest runs in spite of the failure: its %d accelerators '
-                'stay plugged',
+                'the guest runs despite the failure: its %d accelerators stay '
+                'plugged',
                 len(vans),
             )
             return
@@ -209,8 +209,8 @@ class GuestDevice:
     def format_dom(self) -> etree._Element:
         """Return the element. Nova adds it to the domain's devices as it is.
 
-        :raises InvalidRequest: if guest_config is no XML, for example because
-            another plugin than libvirt has made it
+        :raises InvalidRequest: if guest_config is not XML, for example because
+            a plugin other than libvirt generated it
         """
         from lxml import etree
 
@@ -240,7 +240,7 @@ def devices(
 
     :param vans: from plug(), replug() or get_vans()
     :param port_arq_uuids: see requests(); these VANs are left out, because the
-        guest gets them by its network interfaces
+        guest gets them through its network interfaces
     :returns: the devices in the order of the VANs, without VANs that add
         nothing
     """

@@ -66,8 +66,8 @@ class Unknown(NamedTuple):
     """A line of a file that sets what os-acc does not have.
 
     :ivar text: the file, the line, and what may be meant
-    :ivar mistyped: whether the name is like one that exists. If not, it may
-        be of another version of os-acc
+    :ivar mistyped: whether the name resembles an existing one. If not, it may
+        belong to another version of os-acc
     """
 
     text: str
@@ -77,10 +77,12 @@ class Unknown(NamedTuple):
 def unknown(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]]
 ) -> list[Unknown]:
-    """Return the lines of the files that set what os-acc does not have.
+    """Return the lines of the files that set options that os-acc does not
+    have.
 
-    oslo.config ignores them. A group whose name begins with os_acc may be of
-    a package that is not loaded: only a name that is like a known one counts.
+    oslo.config ignores them. A group whose name begins with os_acc may belong
+    to a package that is not loaded: only a name that resembles a known one
+    counts.
 
     :param groups: (group, options) of the drivers and plugins
     """

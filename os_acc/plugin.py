@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PluginBase(extension.ExtensionBase, abc.ABC):
     """Attaches attach handles to instances, and detaches them.
 
-    A plugin knows no driver. But a driver may leave hints in
+    A plugin does not know the driver. But a driver may leave hints in
     ``van.driver_data``:
 
     - ``device_api``: the device API of the mdev type (vfio-pci, vfio-ap,
@@ -35,7 +35,8 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> objects.HostPluginInfo:
-        """Say which attach handle classes and versions the plugin takes."""
+        """Return which attach handle classes and versions the plugin
+        accepts."""
 
     def check_live(self) -> None:
         """Check that a live plug or unplug is possible at all.
@@ -49,11 +50,11 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     def has_guest(self, instance_info: objects.InstanceInfo) -> bool | None:
         """Say whether the hypervisor has a guest of the instance.
 
-        release_orphans() leaves alone what a guest may have, running or not.
-        The default cannot tell.
+        release_orphans() leaves alone the VANs of an instance that has a
+        guest, running or not. The default cannot tell.
 
-        :returns: None if the plugin cannot tell; what the caller of
-            release_orphans() knows then counts alone
+        :returns: None if the plugin cannot tell; then only the list of the
+            caller of release_orphans() applies
         :raises Exception: if the hypervisor does not answer; the VANs of the
             instance are then not released
         """
@@ -85,9 +86,10 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         """Do the instance half again, for a guest that does not run.
 
         os-acc calls it after a reboot of the host, and when is_intact() has
-        said False, after prepareVAN has prepared the same handle again. The
+        returned False, after prepareVAN has prepared the same handle again.
+        The
         numbers of the device may have changed, such as that of its IOMMU
-        group. The default does nothing: that is right for a plugin whose
+        group. The default does nothing, which suits a plugin whose
         ``guest_config`` remains valid and that keeps nothing on the host.
 
         :param van: the plugin may change ``van.guest_config``
@@ -98,9 +100,9 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     def is_intact(self, van: objects.VAN) -> bool:
         """Say whether what plug() has left on the host is still there.
 
-        plug() asks it for a VAN that is plugged already, and calls restore()
+        plug() calls it for a VAN that is already plugged, and calls restore()
         if the answer is False: somebody may have removed a file by hand. It
-        looks and changes nothing. The default says True.
+        changes nothing. The default returns True.
 
         :raises Exception: if it cannot tell; plug() then fails and changes
             nothing
@@ -116,7 +118,7 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     ) -> None:
         """Undo the instance half.
 
-        Succeeds if the VAN was only half plugged, or is already unplugged.
+        Succeeds if the VAN was only partly plugged, or is already unplugged.
         Fails as long as the hypervisor may still attach the device for an
         earlier plug(). If it waits for the guest, it waits at most for
         ``van.time_left()``, so that the VANs of one guest do not wait one

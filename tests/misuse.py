@@ -195,12 +195,12 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     "change an administrator's VFs": (
         lambda p: vfs.change_vfs(p.pf, 4, 5.0),
-        ['os-acc has no record that it made them'],
+        ['os-acc has no record of creating them'],
     ),
     'make VFs on a disk': (lambda p: vfs.create_vfs(p.disk, 1, 5.0), Invalid),
     "remove an administrator's VFs": (
         lambda p: vfs.remove_vfs(p.pf, 5.0),
-        ['os-acc has no record that it made them'],
+        ['os-acc has no record of creating them'],
     ),
     'reset a mounted disk': (
         lambda p: pci.clean(p.disk, p.disk_ids, 'required', 0, 5.0),

@@ -45,7 +45,7 @@ class _Queue(Generic[_T]):
             try:
                 self._act(item)
             except BaseException as err:
-                log.error(LOG, err, 'A step in a thread of its own failed')
+                log.error(LOG, err, 'A step in a separate thread failed')
             finally:
                 with self._changed:
                     self._running -= 1

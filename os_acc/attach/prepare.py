@@ -184,8 +184,8 @@ def _tell_lost(van: objects.VAN, live: bool) -> None:
     """Log that a device is not intact; raise an error if a guest runs."""
     device = van.handle.identity if van.handle is not None else van.device
     text = (
-        f'it is not as driver {van.driver!r} has prepared it; somebody may '
-        'have unbound or removed it by hand'
+        f'it is not as driver {van.driver!r} prepared it; somebody may have '
+        'unbound or removed it by hand'
     )
     if live:
         raise exception.DeviceError(

@@ -158,21 +158,21 @@ def _notes(
         yield f'Already in device_spec: {entry.source} {verb} it.'
     if function.is_pf and (total := sriov.total(function.address)):
         yield (
-            f'It can have {total} VFs. To give out VFs, add "num_vfs" with '
-            'their number.'
+            f'It can have {total} VFs. To offer VFs, add "num_vfs" with their '
+            'number.'
         )
     if (what := _management(function)) is not None:
         yield (
-            f'It is {what}, by which the host programs and resets the card: '
-            'who has it controls the card. Offer the user function of the '
-            'card instead.'
+            f'It is {what}, through which the host programs and resets the '
+            'card: whoever has it controls the card. Offer the user function '
+            'of the card instead.'
         )
     spec = entry or device_spec.Spec()
     for found in availability.obstacles(
         function, spec, device_spec.BIND_OS_ACC, snapshot=snapshot
     ):
         if found.kind in _HINDRANCES:
-            yield f'It cannot be given out now: {found.text}.'
+            yield f'It is not available now: {found.text}.'
 
 
 def _management(function: pci.Function) -> str | None:

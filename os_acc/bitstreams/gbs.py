@@ -108,7 +108,7 @@ def parse(head: bytes, total: int, bitstream: str) -> Image:
         )
     start = len(MAGIC) + _LENGTH.size
     if len(head) < start or not head.startswith(MAGIC):
-        _refuse(bitstream, "it is no image in OPAE's format GBS")
+        _refuse(bitstream, "it is not an image in OPAE's format GBS")
     (length,) = _LENGTH.unpack_from(head, len(MAGIC))
     if not 0 < length <= MOST_METADATA:
         _refuse(
@@ -134,7 +134,7 @@ def _parse(text: bytes, bitstream: str) -> tuple[str, tuple[str, ...]]:
     try:
         found = documents.json_of(text.rstrip(b'\0'))
     except ValueError as err:
-        _refuse(bitstream, f'its metadata are no valid JSON: {err}')
+        _refuse(bitstream, f'its metadata are not valid JSON: {err}')
     image = _member(found, 'afu-image', dict, 'metadata', bitstream)
     for holder, key, expected in (
         (found, 'version', VERSIONS),

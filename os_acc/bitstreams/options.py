@@ -64,7 +64,7 @@ OPTS = [
         'download_attempts',
         default=5,
         min=1,
-        help='How often a download is tried in all. A repeated attempt '
+        help='How often a download is tried in total. A repeated attempt '
         'resumes the download if the server allows that.',
     ),
     cfg.FloatOpt(
@@ -96,9 +96,9 @@ OPTS = [
     cfg.ListOpt(
         'image_owners',
         default=[],
-        help='Ids of the projects whose Glance images are used as bitstreams, '
-        'whatever the visibility of the image is. Of all other projects, only '
-        'public images are used. Private, shared and community images of '
+        help='IDs of the projects whose Glance images are used as bitstreams, '
+        'whatever the visibility of the image is. For all other projects, '
+        'only public images are used. Private, shared and community images of '
         'other projects are refused, because any tenant can upload one.',
     ),
     cfg.StrOpt(
@@ -123,7 +123,7 @@ OPTS = [
     cfg.ListOpt(
         'trusted_certificates',
         default=[],
-        help='Ids of certificates in the key manager. The certificate of an '
+        help='IDs of certificates in the key manager. The certificate of an '
         "image's signature must be issued by one of them, directly or through "
         'others of them. Each must be the certificate of a certificate '
         'authority.',

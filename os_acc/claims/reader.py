@@ -241,7 +241,7 @@ def _or(otherwise: _T, read: Callable[[], _T]) -> _T:
     try:
         return read()
     except (exception.DeviceError, OSError, ValueError) as err:
-        LOG.warning('A device is left out: %s', exception.describe(err))
+        LOG.warning('A device is skipped: %s', exception.describe(err))
         return otherwise
 
 

@@ -128,7 +128,7 @@ class OSAccApp(app.App):
             action='append',
             default=[],
             metavar='FILE',
-            help='a configuration file of oslo.config, such as '
+            help='an oslo.config configuration file, such as '
             '/etc/nova/nova.conf; may be repeated (default: os-acc.conf in '
             'the usual places of oslo.config, such as /etc/os-acc)',
         )

@@ -26,10 +26,10 @@ from os_acc.state import sharing
 
 
 class Apply(base.Command, listing.Listing):
-    """Give this host's devices the state that a document describes.
+    """Bring this host's devices into the state that a document describes.
 
-    What has the state already is not touched, and neither is what somebody
-    uses. The rest is done. Run it as root if it changes what is offered.
+    It does not touch devices that are already in that state, or that are in
+    use. Run it as root if it changes which devices are offered.
     """
 
     creates = True
@@ -59,8 +59,7 @@ class Apply(base.Command, listing.Listing):
         parser.add_argument(
             '--diff',
             action='store_true',
-            help='also say on standard error what was there before, and what '
-            'comes in its place',
+            help='also show on standard error the old state and the new one',
         )
         parser.add_argument(
             '--wait',
@@ -68,7 +67,7 @@ class Apply(base.Command, listing.Listing):
             nargs='?',
             const=waiting.DEFAULT,
             metavar='SECONDS',
-            help='if somebody uses a device, try again for so long (default: '
+            help='if a device is in use, retry for this time (default: '
             f'{waiting.DEFAULT:.0f})',
         )
         return parser

@@ -44,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_wait(
         parser,
         'wait for a free device, and while another process works on the '
-        'instance; with --from-cyborg: wait until Cyborg has ended the bind '
-        'of all ARQs',
+        'instance; with --from-cyborg: wait until Cyborg has finished binding '
+        'all ARQs',
     )
     parser.add_argument(
         '--function',

@@ -132,8 +132,8 @@ class Command(command.Command):
                 subject='os-acc',
                 field='--state-path',
                 value=path,
-                expected='a directory that exists; os-acc makes only that of '
-                'the option state_path',
+                expected='a directory that exists; os-acc creates only that '
+                'of the option state_path',
             )
 
     def say(self, text: str) -> None:

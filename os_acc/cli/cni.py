@@ -53,10 +53,11 @@ _INVALID = (
 
 
 class CNILike(base.Command):
-    """Give devices to a container, in the manner of a CNI plugin.
+    """Give devices to a container through a CNI-style interface.
 
-    The command reads a configuration in JSON from standard input, and the
-    variables CNI_CONTAINERID and CNI_IFNAME. It answers in JSON, errors too.
+    The command reads a JSON configuration from standard input, and the
+    variables CNI_CONTAINERID and CNI_IFNAME. It answers in JSON, also for
+    errors.
     """
 
     creates = True
@@ -294,8 +295,8 @@ def _check_available(wanted: cni_config.Wanted) -> None:
     if obstacles:
         raise cni_config.CNIError(
             cni_config.NOT_AVAILABLE,
-            f'{wanted.count - len(obstacles)} of {wanted.count} devices can '
-            f'be had: {"; ".join(dict.fromkeys(obstacles))}',
+            f'{wanted.count - len(obstacles)} of {wanted.count} devices are '
+            f'available: {"; ".join(dict.fromkeys(obstacles))}',
         )
 
 

@@ -58,7 +58,7 @@ MESSAGES = {
     NOT_AVAILABLE_LIMITED: 'Not available; attachments may not work',
     PLUG_FAILED: 'The devices could not be plugged',
     UNPLUG_FAILED: 'The devices could not be released',
-    NOT_AS_ADDED: 'The attachment is not as ADD has made it',
+    NOT_AS_ADDED: 'The attachment is not as ADD created it',
     UNUSABLE: 'os-acc cannot be used on this host',
     UNEXPECTED: 'Unexpected error',
 }
@@ -371,7 +371,7 @@ _OWN = {
     'resourceClass': ('resource_class', _is_text, 'the name of a class'),
     'traits': ('traits', _are_texts, 'a list of traits'),
     'count': ('count', _is_count, f'1 to {selectors.MOST}'),
-    'function': ('function', _is_text, 'the id of a function'),
+    'function': ('function', _is_text, 'the ID of a function'),
     'driver': ('driver', _is_text, 'the name of a driver'),
     'plugin': ('plugin', _is_text, 'the name of a plugin'),
     'wait': ('wait', _is_time, 'seconds, 0 or more'),

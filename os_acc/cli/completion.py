@@ -54,7 +54,7 @@ class _Line(NamedTuple):
 
 
 class Complete(base.Command):
-    """Print the completion of os-acc for a shell.
+    """Print the completion script of os-acc for a shell.
 
     It completes commands, options, UUIDs and names of VANs and instances,
     and addresses of devices.
@@ -67,9 +67,9 @@ class Complete(base.Command):
         parser.add_argument(
             'shell',
             choices=(*completion_scripts.SCRIPTS, _WORDS),
-            help='the shell. With "words", which is for the printed scripts, '
-            'the command reads the words of a command line up to the cursor, '
-            'one per line, and prints the candidates for the last one',
+            help='the shell. "words" is for the printed scripts: the command '
+            'reads the words of a command line up to the cursor, one per '
+            'line, and prints the candidates for the last one',
         )
         return parser
 

@@ -54,7 +54,7 @@ class CyborgCheck(base.Command, listing.Listing):
             metavar='SECONDS',
             type=waiting.seconds,
             default=MINIMUM_AGE,
-            help='with --fix: leave instances with a VAN that was changed '
+            help='with --fix: skip instances with a VAN that was changed '
             f'within this time (default: {MINIMUM_AGE:g})',
         )
         return parser

@@ -102,11 +102,11 @@ class _Functions(columns.FormattableColumn[dict[str, str | None]]):
 class DeviceList(base.Command, listing.Listing):
     """List the accelerators that the drivers find on this host.
 
-    Free counts the handles that can be given out now. With --long, Not free
-    says why the others cannot: used, used by the host, absent or reserved.
-    device show has the reason of each. A device whose Health is not ok is
-    given to nobody: see os-acc device free. Why an entry of device_spec offers
-    nothing is written to the standard error.
+    Free counts the handles that are available now. With --long, Not free says
+    why the others are not: used, used by the host, absent or reserved. device
+    show gives the reason for each. A device whose Health is not ok is assigned
+    to nobody: see os-acc device free. If an entry of device_spec offers
+    nothing, standard error says why.
     """
 
     configured = True
@@ -171,7 +171,7 @@ class DeviceList(base.Command, listing.Listing):
 
 
 class DeviceShow(base.Command, listing.Showing):
-    """Show all about a device, and whether it can be plugged."""
+    """Show all details of a device, and whether it can be plugged."""
 
     configured = True
 

@@ -41,8 +41,8 @@ from os_acc.spec import parts as spec_parts
 class DeviceSpec(base.Command):
     """Propose entries of device_spec for this host's accelerators.
 
-    The output can be pasted into a configuration file. It has no device that
-    the host itself uses. The command changes nothing.
+    The output can be pasted into a configuration file. It leaves out devices
+    that the host itself uses. The command changes nothing.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -96,12 +96,12 @@ class _Change(base.Command):
 
 
 class DeviceAllow(_Change):
-    """Offer a device from now on. Run it as root.
+    """Start offering a device. Run it as root.
 
-    It removes the file that device deny has written. If no other entry of
-    device_spec offers the device then, it writes a file into device_spec_dir.
-    It cannot do that for a namespace of an NVMe-oF target: only an entry with
-    nvme_of says where it is. Services need no restart.
+    It removes the file that device deny has written. If then no other entry of
+    device_spec offers the device, it writes a file into device_spec_dir. It
+    cannot do that for a namespace of an NVMe-oF target: only an entry with
+    nvme_of says where the namespace is. Services need no restart.
     """
 
     def _change(self, name: str, path: str) -> None:
@@ -141,20 +141,20 @@ class DeviceAllow(_Change):
         for obstacle in availability.obstacles(
             function, entry, entry.bind or device_spec.BIND_OS_ACC
         ):
-            return f'{text}, but it cannot be given out now: {obstacle.text}'
+            return f'{text}, but it is not available now: {obstacle.text}'
         return text
 
 
 class DeviceDeny(_Change):
     """Stop offering a device. Run it as root.
 
-    It writes a file into device_spec_dir that counts before all other entries.
+    It writes a file into device_spec_dir that overrides all other entries.
     An instance that has the device keeps it until it is unplugged. Services
     need no restart.
 
-    It also deletes what the privileged half has noted of the device for VANs
-    that are not in the journal. Notes for VANs of another journal of this host
-    stay, unless you say with --lost-journal that it is lost.
+    It also deletes the privileged half's notes on the device for VANs that are
+    not in the journal. Notes for VANs in another journal of this host stay,
+    unless --lost-journal says that it is lost.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -163,7 +163,7 @@ class DeviceDeny(_Change):
             '--lost-journal',
             action='store_true',
             help='every other journal of this host is lost: delete the notes '
-            'of their VANs, too. A guest of a VAN that you do not know of '
+            'for their VANs, too. A guest of a VAN that you do not know about '
             'could lose the device',
         )
         return parser
@@ -268,7 +268,7 @@ def _file_hint(path: str) -> str:
         return ' once this host has it'
     text = f' by {found.spec.source}, as {found.name}'
     for obstacle in file_availability.obstacles(found):
-        return f'{text}, but it cannot be given out now: {obstacle.text}'
+        return f'{text}, but it is not available now: {obstacle.text}'
     return text
 
 
@@ -281,7 +281,7 @@ def _namespace_hint(name: str, entry: device_spec.Spec | None) -> str:
     assert entry is not None
     text = f' by {entry.source}'
     for obstacle in nvme_of_availability.obstacles(name, entry):
-        return f'{text}, but it cannot be given out now: {obstacle.text}'
+        return f'{text}, but it is not available now: {obstacle.text}'
     return text
 
 

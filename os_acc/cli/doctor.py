@@ -22,10 +22,10 @@ from os_acc.doctor import configuration
 
 
 class Doctor(answers.Command, listing.Listing):
-    """Find what is wrong on this host; exit code 1 for an error.
+    """Find what is wrong on this host; exit with 1 for an error.
 
     The command changes nothing. It looks for devices, checks the hardware of
-    each VAN, and starts the privsep daemon, as root also in the name of the
+    each VAN, and starts the privsep daemon. As root it also starts it as the
     service's user.
     """
 

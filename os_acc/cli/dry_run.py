@@ -33,7 +33,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--dry-run',
         action='store_true',
-        help='only say what would be done with each VAN, by which driver and '
+        help='only show what would be done with each VAN, by which driver and '
         'on which device. Nothing is changed, and no journal is created. The '
         'exit code is 1 if there is an obstacle',
     )

@@ -74,8 +74,8 @@ class Events(answers.Command, listing.Listing):
         parser.add_argument(
             '--instance',
             metavar='INSTANCE',
-            help='only events of this instance: its UUID, the first 8 or more '
-            'characters of it, or its name',
+            help='only events of this instance: its UUID, its first 8 or more '
+            'characters, or its name',
         )
         parser.add_argument(
             '--device',
@@ -92,9 +92,9 @@ class Events(answers.Command, listing.Listing):
         parser.add_argument(
             '--follow',
             action='store_true',
-            help='show further events as they happen, each in a line (with '
-            '--json, a JSON object in a line), until Ctrl-C; without --since '
-            f'begin with the last {_EARLIER} events',
+            help='show further events as they happen, one per line (with '
+            '--json, one JSON object per line), until Ctrl-C; without '
+            f'--since begin with the last {_EARLIER} events',
         )
         return parser
 

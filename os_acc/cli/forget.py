@@ -39,7 +39,7 @@ class VANForget(base.Command):
     A VAN cannot be released if its driver or plugin is missing, or if its row
     in the journal is unreadable. The command touches no device. Use it only
     if the missing package cannot be installed again. It refuses a VAN that can
-    be released; use os-acc unplug for that.
+    be released: use os-acc unplug for that.
     """
 
     announces = False

@@ -21,14 +21,13 @@ class DeviceFree(base.Command):
     """Return a reserved or unhealthy device to service.
 
     A device is reserved after its one-time use, and unhealthy after it has
-    failed. Check an unhealthy device first: os-acc does not test it. A device
-    that waits for a cold reboot of the host is not given out by this command.
+    failed. Check an unhealthy device first: os-acc does not test it. The
+    command does not free a device that waits for a cold reboot of the host.
 
-    A function that stays bound to VFIO between two instances
-    (between_tenants = vfio) is given back to the driver of the host that it
-    had before. A drive that no VAN has, and that may still hold the data of an
-    instance, is emptied first. The command refuses a device that an instance
-    has.
+    A function that stays bound to VFIO between two instances (between_tenants
+    = vfio) is bound to its previous host driver again. A drive that no VAN
+    has, and that may still hold an instance's data, is erased first. The
+    command refuses a device that an instance has.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -30,9 +30,9 @@ from os_acc.operations import preview
 from os_acc.texts import uuid_forms
 
 _INSTANCE = (
-    'UUID of the instance, or any name: os-acc makes a UUID of it, always '
-    'the same. The first 8 or more characters of the UUID of an instance that '
-    'has accelerators will do too'
+    'UUID of the instance, or any name, from which os-acc derives a fixed '
+    'UUID. For an instance that has accelerators, the first 8 or more '
+    'characters of its UUID also work'
 )
 
 
@@ -57,7 +57,7 @@ class Plug(answers.Command, listing.Listing):
         parser.add_argument(
             'instance',
             metavar='INSTANCE',
-            help=f'{_INSTANCE}. ARQs need the UUID',
+            help=f'{_INSTANCE}. ARQs require the UUID',
         )
         arqs.add_options(parser)
         parser.add_argument(
@@ -78,7 +78,7 @@ class Plug(answers.Command, listing.Listing):
         parser.add_argument('--name', help='name of the instance')
         parser.add_argument('--project-id', help='project of the instance')
         parser.add_argument(
-            '--hypervisor-id', help='id of the instance in the hypervisor'
+            '--hypervisor-id', help='ID of the instance in the hypervisor'
         )
         return parser
 
@@ -220,8 +220,8 @@ class Unplug(answers.Command):
         parser.add_argument(
             '--must-exist',
             action='store_true',
-            help='if the journal has no accelerator of the instance, or not '
-            'one of --van, change nothing, and end with exit code '
+            help='if the journal has no accelerator of the instance, or '
+            'lacks one of --van, change nothing, and exit with code '
             f'{exit_codes.NOT_FOUND}',
         )
         return parser

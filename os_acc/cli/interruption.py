@@ -94,14 +94,14 @@ class Plugging(_Watched):
     def _interrupt(self) -> None:
         if self._pressed > 1:
             self._tell(
-                'The undo goes on. If this process is killed, os-acc recover '
-                'finishes it'
+                'The undo continues. If this process is killed, os-acc '
+                'recover finishes it'
             )
             return
         if not self._begun <= self._undone:
             self._tell(
-                'Interrupted: the running steps end first, then this plug is '
-                'undone'
+                'Interrupted: the running steps finish first, then this plug '
+                'is undone'
             )
         raise KeyboardInterrupt
 
@@ -132,8 +132,8 @@ class Unplugging(_Watched):
         if self._pressed > 1 or not self._begun:
             raise KeyboardInterrupt
         self._tell(
-            'The unplug goes on: nobody can use a device that is half '
-            'released. Ctrl-C again stops it'
+            'The unplug continues: nobody can use a half-released device. '
+            'Ctrl-C again stops it'
         )
 
     def _result(self) -> str:

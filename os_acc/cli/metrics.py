@@ -36,10 +36,11 @@ _EXPECTED = 'a new file, or a regular file to replace'
 
 
 class Metrics(base.Command):
-    """Print figures of this host as text for Prometheus.
+    """Print metrics of this host as text for Prometheus.
 
     With --output, the text goes to a file for node_exporter's textfile
-    collector. The file is replaced at once, so a reader never sees half of it.
+    collector. The file is replaced atomically, so a reader never sees half of
+    it.
     The command changes nothing else. It needs the extra os-acc[metrics].
     """
 

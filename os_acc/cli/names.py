@@ -26,7 +26,7 @@ SHORTEST = 8
 #: What is expected for a UUID, for errors.
 EXPECTED = f'a UUID, or the first {SHORTEST} or more characters of one'
 
-VAN_HELP = f'UUID of the VAN, or the first {SHORTEST} or more characters of it'
+VAN_HELP = f'UUID of the VAN, or its first {SHORTEST} or more characters'
 
 _PREFIX = re.compile(r'[0-9a-f-]+', re.I | re.ASCII)
 
@@ -69,8 +69,8 @@ def never_known(
     ):
         return None
     return (
-        f'The journal has nothing of an instance {called!r}, now or earlier'
-        f'{_meant(journal, called)} See: os-acc van list'
+        f'The journal has no record of an instance {called!r}, current or '
+        f'past{_meant(journal, called)} See: os-acc van list'
     )
 
 

@@ -38,8 +38,8 @@ _LONGEST = 32
 class NewDriver(base.Command):
     """Write the skeleton of a driver's distribution, with tests.
 
-    It is a complete driver for devices that are shown as files. Change it to
-    what your device needs: see "From nothing to a conformant driver" in the
+    It is a complete driver for devices that appear as files. Adapt it to your
+    device: see "From nothing to a conformant driver" in the
     documentation.
     """
 
@@ -54,7 +54,7 @@ class NewDriver(base.Command):
             '--directory',
             metavar='DIR',
             default='.',
-            help='where the directory os-acc-NAME is made (default: here)',
+            help='where to create the directory os-acc-NAME (default: here)',
         )
         return parser
 

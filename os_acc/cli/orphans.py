@@ -21,8 +21,8 @@ class Orphans(base.Command, listing.Listing):
     """List or release the VANs of instances that are gone.
 
     The plugin asks the hypervisor whether the guest of an instance exists.
-    But the guest of an instance that exists may be gone for a while, such as
-    during a hard reboot. So --release needs the list of the instances too.
+    But the guest of an existing instance may be missing for a while, such as
+    during a hard reboot. So --release also needs the list of the instances.
     """
 
     columns = (
@@ -40,8 +40,8 @@ class Orphans(base.Command, listing.Listing):
         parser.add_argument(
             '--known',
             metavar='FILE',
-            help='a file with the UUIDs of all instances of this host, one in '
-            'a line, such as the output of "openstack server list '
+            help='a file with the UUIDs of all instances of this host, one '
+            'per line, such as the output of "openstack server list '
             '--all-projects --host HOST -f value -c ID"; - reads standard '
             'input. These instances have no orphans',
         )
@@ -50,14 +50,14 @@ class Orphans(base.Command, listing.Listing):
             metavar='SECONDS',
             type=float,
             default=MINIMUM_AGE,
-            help='leave out instances with a VAN that was changed within this '
+            help='skip instances with a VAN that was changed within this '
             f'time (default: {MINIMUM_AGE:g})',
         )
         parser.add_argument(
             '--owner',
             metavar='NAME',
-            help='only VANs that this program has plugged, such as '
-            'nova-compute (see the column Owner)',
+            help='only VANs that this program plugged, such as nova-compute '
+            '(see the column Owner)',
         )
         parser.add_argument(
             '--release',

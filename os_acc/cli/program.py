@@ -34,7 +34,7 @@ class DeviceProgram(base.Command):
         parser.add_argument(
             '--function',
             metavar='ID',
-            help='the id of the function in the bitstream',
+            help='the ID of the function in the bitstream',
         )
         parser.add_argument(
             '--region',

@@ -31,10 +31,10 @@ _RELEASE_WAIT = 30.0
 
 
 class Run(base.Command):
-    """Plug accelerators, run a command, and unplug them at its end.
+    """Plug accelerators, run a command, and unplug them when it ends.
 
-    The command gets the accelerators in its environment: OS_ACC_DEVICES and
-    others, each a list with blanks between the items. Signals are passed on
+    The command finds the accelerators in its environment: OS_ACC_DEVICES and
+    others, each a list separated by blanks. Signals are passed on
     to it. The exit code is that of the command; 128 + N if signal N ended it;
     127 if it does not exist, 126 if it cannot be run, and 125 if os-acc
     failed.
@@ -57,9 +57,9 @@ class Run(base.Command):
             '--plugin',
             metavar='NAME',
             default='noop',
-            help='the plugin; cdi gives the command the names for a container '
-            'runtime (default: noop, for a command that uses the devices '
-            'itself)',
+            help='the plugin; cdi passes the command the names for a '
+            'container runtime (default: noop, for a command that uses the '
+            'devices itself)',
         )
         arqs.add_wait(parser, 'wait for a free device')
         parser.add_argument(

@@ -28,11 +28,11 @@ _DIRECTORY = 'os-acc-support'
 class Support(base.Command):
     """Pack what a bug report needs into one file, without secrets.
 
-    The file is a compressed tar archive with texts in JSON: what os-acc
-    doctor says, the journal, its last events, the devices, the configuration
-    and the versions of the packages. Secret options, and options that are
-    not of os-acc, are masked, and so are the names and projects of
-    instances. Only its owner can read the file.
+    The file is a compressed tar archive of JSON files: the findings of os-acc
+    doctor, the journal, its last events, the devices, the configuration and
+    the versions of the packages. Secret options, options that do not belong to
+    os-acc, and the names and projects of instances are masked. Only its owner
+    can read the file.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -26,9 +26,9 @@ _TEXTS = {
     '--noindent': 'print the JSON without indentation',
     '--max-width': 'the widest line, in characters; 0 for no limit (default: '
     'the variable CLIFF_MAX_TERM_WIDTH of the environment)',
-    '--fit-width': 'fit the table to the terminal; --max-width, or '
-    'CLIFF_FIT_WIDTH=1 in the environment, does so, too',
-    '--print-empty': 'print the head of a table that has no lines',
+    '--fit-width': 'fit the table to the terminal; so do --max-width and '
+    'CLIFF_FIT_WIDTH=1 in the environment',
+    '--print-empty': 'print the header of an empty table',
     '--sort-column': 'sort the lines by this column; its name in any case, '
     'with _ for a blank; may be repeated, the most important first',
     '--sort-ascending': 'sort upwards (default)',
@@ -40,7 +40,7 @@ _HEADINGS = {
     'output formatters': 'output',
     'CSV Formatter': 'output as CSV',
     'json formatter': 'output as JSON',
-    'shell formatter': 'output as variables of a shell',
+    'shell formatter': 'output as shell variables',
     'table formatter': 'output as a table',
     'value formatter': 'output as values',
 }

@@ -38,7 +38,7 @@ class VANList(answers.Command, listing.Listing):
             '--instance',
             metavar='INSTANCE',
             help='only VANs of this instance: its UUID, its first 8 or more '
-            'characters, or the name by which plug got it',
+            'characters, or the name under which it was plugged',
         )
         parser.add_argument(
             '--state',

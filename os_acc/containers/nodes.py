@@ -50,9 +50,9 @@ def _of_function(
     if not vfio.is_bound(function):
         raise exception.DeviceError(
             device=f'PCI function {function.address}',
-            reason='a container can use it only by VFIO, but it is bound to '
-            f'{function.driver or "no driver"}. Set "bind": "os-acc" in its '
-            'entry of device_spec, or bind it to vfio-pci',
+            reason='a container can use it only through VFIO, but it is '
+            f'bound to {function.driver or "no driver"}. Set "bind": "os-acc" '
+            'in its entry of device_spec, or bind it to vfio-pci',
         )
     return _of_vfio(function.path, f'PCI function {function.address}', iommufd)
 
@@ -128,7 +128,7 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
     if path is None or file is None:
         raise exception.DeviceNotFound(
             wanted=f'block device {link}',
-            reason='this host has no such block device now',
+            reason='this host has no such block device at present',
         )
     wwn = sysfs.read(f'{directory}/wwid')
     if path != device_files.shown(file.path) or wwn != wanted:

@@ -51,10 +51,10 @@ OPTS = (
         default='/var/run/cdi',
         help='Directory of the CDI specs that os-acc writes, one for each '
         'accelerator. It must be one that the container runtimes of this host '
-        'read. It is made if it does not exist; the directories above it must '
-        'exist. Only root may be able to write in it. It should be on a '
-        'tmpfs: elsewhere, specs with the device numbers of the last boot are '
-        'there until os-acc recover has run.',
+        'read. It is created if it does not exist; the directories above it '
+        'must exist. Only root may be able to write to it. It should be on a '
+        'tmpfs: elsewhere, specs with the device numbers of the last boot '
+        'remain until os-acc recover has run.',
     ),
     cfg.Opt(
         'kind',
@@ -65,35 +65,35 @@ OPTS = (
         ),
         default='os-acc.openstack.org/accelerator',
         help='The kind of the devices: a vendor, which is a DNS name, and a '
-        'class. A container gets an accelerator by the name KIND=UUID of its '
-        'VAN.',
+        'class. A container gets an accelerator by the name KIND=UUID, with '
+        'the UUID of its VAN.',
     ),
     cfg.IntOpt(
         'device_uid',
         min=0,
         max=_LARGEST_ID,
-        help='User id that owns the device files in the container. Unset: '
-        'the user of the container.',
+        help='User ID that owns the device files in the container. Unset: the '
+        'user of the container.',
     ),
     cfg.IntOpt(
         'device_gid',
         min=0,
         max=_LARGEST_ID,
-        help='Group id of the device files in the container. Unset: the '
-        'group of the user of the container.',
+        help='Group ID of the device files in the container. Unset: the group '
+        'of the user of the container.',
     ),
     cfg.Opt(
         'device_mode',
         type=_Text(_MODE, 'three octal digits, such as 660'),
         help='Permissions of the device files in the container, in octal, '
-        'such as 660. Unset: the runtime decides, mostly 666.',
+        'such as 660. Unset: the runtime decides, usually 666.',
     ),
     cfg.BoolOpt(
         'iommufd',
         default=False,
-        help='Whether containers use PCI functions and mediated devices by '
-        'iommufd: /dev/vfio/devices/vfioN and /dev/iommu. Otherwise they get '
-        '/dev/vfio/GROUP and /dev/vfio/vfio, unless the kernel is built '
-        'without groups.',
+        help='Whether containers use PCI functions and mediated devices '
+        'through iommufd: /dev/vfio/devices/vfioN and /dev/iommu. Otherwise '
+        'they get /dev/vfio/GROUP and /dev/vfio/vfio, unless the kernel is '
+        'built without groups.',
     ),
 )

@@ -84,8 +84,8 @@ def ask(
     """
     if not api.sees_all():
         raise _wrong(
-            "the user of the agent's configuration is no administrator, and "
-            'would not see the ARQs of all projects'
+            "the user in the agent's configuration is not an administrator, "
+            'and would not see the ARQs of all projects'
         )
     # In this order: an ARQ that is bound in between is then no ARQ of an
     # unknown deployable.

@@ -27,8 +27,8 @@ CANNOT_LIST = 'cyborg-cannot-list'
 DISCOVERY = 'discovery-failed'
 
 _REPAIR = (
-    'Repair the ARQ in the database of Cyborg: see "os-acc cyborg check" in '
-    'the page "With Cyborg" of the documentation'
+    'Repair the ARQ in Cyborg\'s database: see "os-acc cyborg check" in the '
+    'page "With Cyborg" of the documentation'
 )
 
 
@@ -61,9 +61,9 @@ def examine(
     """
     if not api.sees_all():
         raise exception.InvalidRequest(
-            'cyborg check: the user has no role admin, so Cyborg shows only '
-            'the ARQs of its project: use another cloud of clouds.yaml, or '
-            'another user'
+            'cyborg check: the user does not have the role admin, so Cyborg '
+            'shows only the ARQs of its project: use another cloud of '
+            'clouds.yaml, or another user'
         )
     name = opts.host(host.conf)
     result = Result([], [], None)
@@ -196,7 +196,7 @@ def fix(host: host_module.Host, result: Result, minimum_age: float) -> None:
     released = orphans.release_vans(host, vans, minimum_age)
     errors = {van.uuid: van.error for van in released}
     for uuid, each in chosen.items():
-        error = errors.get(uuid, 'the VAN was changed meanwhile')
+        error = errors.get(uuid, 'the VAN was changed in the meantime')
         each.fixed = error is None
         each.result = 'released' if error is None else f'not fixed: {error}'
 
@@ -209,7 +209,7 @@ def _unsafe(
         differences.ARQ_GONE,
         differences.HANDLE_REBOUND,
     ):
-        return 'it is for an operator to decide'
+        return 'an operator must decide'
     if arqs is None:
         return 'Cyborg cannot list the ARQs of the instance'
     others = [

@@ -54,8 +54,9 @@ def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:
         reason = exception.describe(err)
         if cloud is None:
             reason += (
-                '. Name a cloud of clouds.yaml by --os-cloud or OS_CLOUD, or '
-                'set OS_AUTH_URL and the other variables of the environment'
+                '. Name a cloud in clouds.yaml with --os-cloud or OS_CLOUD, '
+                'or set OS_AUTH_URL and the other variables of the '
+                'environment'
             )
         raise exception.RemoteServiceError(
             service=service_type, reason=reason

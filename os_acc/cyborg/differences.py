@@ -195,7 +195,7 @@ class _Comparison:
         van, handle = entry.van, _identity(entry)
         made = Difference(
             ARQ_GONE,
-            f'The VAN is {van.state}, but its ARQ does not exist any more',
+            f'The VAN is {van.state}, but its ARQ no longer exists',
             _UNPLUG.format(instance=van.instance_uuid, van=van.uuid),
             van=van.uuid,
             arq=van.uuid,
@@ -226,8 +226,8 @@ class _Comparison:
         if holder is not None and holder.van_uuid != arq.uuid:
             made.van = holder.van_uuid
             made.details = (
-                'The handle of the ARQ is that of VAN '
-                f'{holder.van_uuid} of instance {holder.instance_uuid}'
+                f'The handle of the ARQ belongs to VAN {holder.van_uuid} of '
+                f'instance {holder.instance_uuid}'
             )
             made.advice = _UNPLUG.format(
                 instance=holder.instance_uuid, van=holder.van_uuid
@@ -251,8 +251,7 @@ class _Comparison:
 
 
 _UNPLUG = (
-    'If the instance does not need it any more: os-acc unplug {instance} '
-    '--van {van}'
+    'If the instance no longer needs it: os-acc unplug {instance} --van {van}'
 )
 
 

@@ -163,8 +163,8 @@ class Lister:
         """One part for each mdev type: they share the parent's capacity."""
         if not pci.is_address(device.address):
             self._tell(
-                f'{device.address} is not reported: Cyborg makes mediated '
-                'devices on PCI functions only'
+                f'{device.address} is not reported: Cyborg creates mediated '
+                'devices only on PCI functions'
             )
             return
         own_traits = {
@@ -210,8 +210,8 @@ class Lister:
         ):
             return True
         self._tell(
-            f'{device.address} is not reported: {name!r} is no resource class '
-            'of Placement'
+            f'{device.address} is not reported: {name!r} is not a resource '
+            'class of Placement'
         )
         return False
 
@@ -226,7 +226,7 @@ class Lister:
             else:
                 self._tell(
                     f'{device.address} is reported without {trait!r}, which '
-                    'is no trait of Placement'
+                    'is not a trait of Placement'
                 )
         return tuple(made)
 

@@ -30,8 +30,8 @@ INVENTORY = 'inventory'
 TRAITS = 'traits'
 
 _ADVICE = (
-    "Wait for the next report of Cyborg's agent. If it stays, restart the "
-    'agent and see the log of cyborg-conductor'
+    "Wait for the next report of Cyborg's agent. If it remains, restart the "
+    'agent and check the log of cyborg-conductor'
 )
 
 
@@ -93,7 +93,7 @@ def _stale(
         yield differences.Difference(
             PROVIDER_STALE,
             f'Placement offers {_listed(_totals(inventories))}, but os-acc '
-            'has nothing there that Cyborg may give out',
+            'has nothing there that Cyborg may assign',
             _ADVICE,
             device=name,
         )

@@ -108,7 +108,7 @@ def controlled(info: Mapping[str, Any] | str) -> str:
             return str(values['address'])
         return _joined(values)
     except (KeyError, TypeError, ValueError) as err:
-        raise ValueError(f'{info!r} is no control path of os-acc') from err
+        raise ValueError(f'{info!r} is not a control path of os-acc') from err
 
 
 def pci_handle(address: str, physical_network: str | None = None) -> Handle:

@@ -159,9 +159,8 @@ class Reporter:
             if (deployable.name, arq.handle.key, arq.uuid) in self._told:
                 continue
             LOG.warning(
-                'Attach handle %s of device %s cannot be given out any more, '
-                'but stays in the report until ARQ %s of instance %s is '
-                'deleted',
+                'Attach handle %s of device %s is no longer available, but '
+                'stays in the report until ARQ %s of instance %s is deleted',
                 arq.handle.key,
                 device.address,
                 arq.uuid,
@@ -169,8 +168,8 @@ class Reporter:
             )
         for name, key, uuid in self._told - told:
             LOG.info(
-                'Attach handle %s of deployable %s is not kept for ARQ %s any '
-                'more',
+                'Attach handle %s of deployable %s is no longer kept for ARQ '
+                '%s',
                 key,
                 name,
                 uuid,

@@ -41,7 +41,7 @@ _BINDING = ('Initial', 'BindStarted')
 
 _MEANING = {
     'Initial': 'it is not bound yet; wait until it is',
-    'BindStarted': 'its bind has not ended; wait until it has',
+    'BindStarted': 'its bind has not finished; wait until it has',
     'BindFailed': "its bind failed; the logs of Cyborg's conductor and agent "
     'say why',
     'Unbound': 'it was unbound',
@@ -73,8 +73,8 @@ def bound(
     """Read the ARQs of an instance, with the functions of their profiles.
 
     :param host_name: the name of this host, as in ``[os_acc] host``
-    :param wait: how many seconds to wait until Cyborg has ended the bind of
-        all ARQs. An ARQ belongs to no instance before its bind has started,
+    :param wait: how many seconds to wait until Cyborg has finished binding all
+        ARQs. An ARQ belongs to no instance before its bind has started,
         so this also waits while the instance has no ARQ. None: do not wait
     :param callback: called with Progress objects whose step is STEP
     :raises ARQNotBound: if an ARQ is in another state than Bound
@@ -131,7 +131,7 @@ def _missing(
     """Say which ARQs the instance does not have yet; None: it has all.
 
     Cyborg binds the ARQs of an instance one after the other. Those that it has
-    not begun with belong to no instance yet.
+    not started to bind belong to no instance yet.
     """
     found = collections.Counter(
         (

@@ -138,7 +138,7 @@ def _followed(
     except BaseException as err:
         if abandoned.is_set():
             logger.warning(
-                'Waited in vain for %s. After %.1f s it has failed: %s',
+                'Stopped waiting for %s. It failed after %.1f s: %s',
                 what,
                 time.monotonic() - start,
                 exception.describe(err),
@@ -146,7 +146,7 @@ def _followed(
         raise
     if abandoned.is_set():
         logger.warning(
-            'Waited in vain for %s. After %.1f s it has ended',
+            'Stopped waiting for %s. It ended after %.1f s',
             what,
             time.monotonic() - start,
         )

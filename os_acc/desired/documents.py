@@ -411,7 +411,7 @@ def _unknown(
     place: Callable[[Path], str],
 ) -> NoReturn:
     """Refuse a key that the schema does not have."""
-    expected = f'no such key, but one of {", ".join(known)}'
+    expected = f'no such key; the keys are {", ".join(known)}'
     if close := difflib.get_close_matches(str(key), known, 1):
         expected = f'a key that exists; did you mean {close[0]!r}?'
     _refuse(place([*keys, key]), named([*keys, key]), value, expected)

@@ -121,8 +121,8 @@ def _place(spec: device_spec.Spec) -> Iterator[finding.Finding]:
     yield finding.Finding(
         spec.source,
         finding.OK,
-        f'it names whatever is at {place}: another device, once a card is '
-        'added or moved',
+        f'it names whatever is at {place}, which is another device once a '
+        'card is added or moved',
         f'add {keys} to it',
     )
 

@@ -66,6 +66,6 @@ def once(
         yield finding.Finding(
             ', '.join(others),
             finding.ERROR,
-            f'not checked to the end: {first} has the error that stopped it',
-            f'do what is said above of {first}',
+            f'not fully checked: {first} has the error that stopped it',
+            f'follow the advice for {first} above',
         )

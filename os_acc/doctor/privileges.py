@@ -57,7 +57,7 @@ def findings() -> Iterator[finding.Finding]:
             'record of the privsep daemon',
             finding.ERROR,
             exception.describe(err),
-            'remove it: the daemon makes it again; see "The record of the '
+            'remove it: the daemon creates it again; see "The record of the '
             'privileged half" in the documentation',
         )
     yield from _offers()
@@ -73,7 +73,7 @@ def _users(check: Callable[[], None]) -> finding.Finding:
             finding.ERROR,
             'it has its capabilities, but every plug will fail: '
             f'{exception.describe(err)}',
-            'let root read /proc/PID/fd of all processes: look for a user '
+            'let root read /proc/PID/fd of all processes: check for a user '
             'namespace, a security module or a seccomp rule that forbids it',
         )
     return finding.Finding(

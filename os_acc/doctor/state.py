@@ -70,7 +70,7 @@ _UNFIT = {
     ),
     file_system.REMOTE: (
         'SQLite cannot share a journal safely on a file system that other '
-        'hosts use, and each host needs a journal of its own',
+        'hosts use, and each host needs its own journal',
         'set [os_acc] state_path to a directory on a local disk',
     ),
 }
@@ -133,7 +133,7 @@ def _without_journal(host: host_module.Host) -> finding.Finding:
     if not os.path.isdir(path):
         problem = f'{path} is not a directory'
     elif not os.access(path, os.W_OK | os.X_OK):
-        problem = f'user id {os.geteuid()} may not write in {path}'
+        problem = f'user id {os.geteuid()} may not write to {path}'
     else:
         return finding.Finding(subject(host), finding.OK, text)
     return finding.Finding(

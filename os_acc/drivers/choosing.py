@@ -172,7 +172,7 @@ def _undone(
     try:
         undo()
     except Exception as failure:
-        text = 'What was done to the device is not undone'
+        text = 'The changes to the device were not undone'
         log.error(logger, failure, text)
         raise err from None
     van.handle = van.device = van.function_id = None
@@ -269,6 +269,6 @@ def finding_of(subject: str, err: Exception) -> finding.Finding:
         subject,
         finding.ERROR,
         text_of(err),
-        'look for the reason in the log of the kernel (dmesg); the other '
-        'devices are given out',
+        'look for the reason in the kernel log (dmesg); the other devices '
+        'remain available',
     )

@@ -190,7 +190,7 @@ def readable(
             found.append(decode(row))
         except Exception as err:
             log.about(LOG, row['instance_uuid'], row['uuid']).warning(
-                'the row in the journal cannot be read and is left out: %s',
+                'the row in the journal cannot be read and is skipped: %s',
                 exception.describe(err),
             )
     return found

@@ -172,7 +172,7 @@ class Connections:
             ) from err
         identity = database.identity(self.path)
         if identity is None:
-            raise database.error(self.path, 'it was removed just now')
+            raise database.error(self.path, 'it has just been removed')
         with self._mutex:
             self._checked = identity
         return identity

@@ -80,8 +80,8 @@ class Chip:
     :ivar serial_source: what shows the serial number. Numbers from different
         sources cannot be compared
     :ivar board: the name of its board and shell, as serial
-    :ivar interface_ids: the ids of the shell's interfaces, which an image for
-        a region must be made for; empty if unknown
+    :ivar interface_ids: the IDs of the shell's interfaces, for which an image
+        for a region must be built; empty if unknown
     :ivar shell_ids: the ids of the shell itself; empty if unknown
     """
 
@@ -100,8 +100,8 @@ class Chip:
     def identity(self) -> str:
         """What is_other() needs to know later; JSON.
 
-        It can only tell as much as the kernel shows: without a serial number,
-        a card of the same model cannot be told apart.
+        It knows only what the kernel shows: without a serial number, cards of
+        the same model cannot be distinguished.
         """
         return json.dumps(self._facts(), sort_keys=True)
 

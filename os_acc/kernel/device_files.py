@@ -200,14 +200,14 @@ def _opened(
         if err.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
         raise exception.DeviceError(
-            device=path, reason=f'{name} above it is no directory'
+            device=path, reason=f'{name} above it is not a directory'
         ) from err
     stack.callback(os.close, fd)
     # Who can write in the directory could put another file in its place.
     if _others_can_write(os.fstat(fd)):
         raise exception.DeviceError(
             device=path,
-            reason=f'users other than root can write in the directory {name} '
+            reason=f'users other than root can write to the directory {name} '
             'above it',
         )
     return fd
@@ -239,7 +239,7 @@ def node_of(path: str, fd: int) -> Node:
     found = status(fd)
     if found.number is None:
         raise exception.DeviceNotFound(
-            wanted=f'device file {path}', reason='it is no device file'
+            wanted=f'device file {path}', reason='it is not a device file'
         )
     return Node(path, found.number, *found[1:])
 

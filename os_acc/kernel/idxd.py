@@ -53,9 +53,9 @@ _ENGINE = re.compile('engine[0-9]+[.]([0-9]+)')
 
 # enum idxd_scmd_stat in include/uapi/linux/idxd.h
 _STATUS = {
-    0x80000010: 'the device is enabled already',
+    0x80000010: 'the device is already enabled',
     0x80000020: 'the device is not enabled',
-    0x80000021: 'the work queue is enabled already',
+    0x80000021: 'the work queue is already enabled',
     0x80020000: 'the DMA device cannot be registered',
     0x80030000: 'the work queue is in no group',
     0x80040000: 'the work queue has no name',
@@ -63,17 +63,17 @@ _STATUS = {
     0x80060000: 'the shared work queue has no threshold',
     0x80070000: 'the portal cannot be mapped',
     0x80080000: 'resources cannot be allocated',
-    0x80090000: 'a reference counter cannot be made',
+    0x80090000: 'a reference counter cannot be created',
     0x800A0000: 'a DMA channel cannot be registered',
-    0x800B0000: 'the device file cannot be made',
+    0x800B0000: 'the device file cannot be created',
     0x800C0000: 'the device or the CPU does not support shared work queues',
     0x800D0000: 'no work queue is configured',
     0x800E0000: 'the work queue has no size',
     0x800F0000: 'a privileged work queue is impossible',
-    0x80100000: 'an interrupt cannot be had',
+    0x80100000: 'no interrupt is available',
     0x80110000: 'a work queue for programs needs an IOMMU with SVA',
-    0x80120000: 'the event log cannot be made',
-    0x80200000: 'the work queue has another driver_name',
+    0x80120000: 'the event log cannot be created',
+    0x80200000: 'the work queue has a different driver_name',
 }
 
 

@@ -116,7 +116,7 @@ def check_type(parent: str, kind: str) -> None:
             wanted=f'mdev type {kind} on {parent}',
             reason=f'it has the types {", ".join(found)}'
             if found
-            else 'it makes no mediated devices; is its driver loaded?',
+            else 'it creates no mediated devices; is its driver loaded?',
         )
 
 

@@ -57,8 +57,8 @@ def vf_port(function: pci.Function) -> VFPort:
     if pf is None or not is_vf(function):
         raise exception.DeviceError(
             device=device,
-            reason='it is no VF of a NIC, so its MAC address, VLAN, trust and '
-            'spoof check cannot be set',
+            reason='it is not a VF of a NIC, so its MAC address, VLAN, trust '
+            'and spoof check cannot be set',
         )
     number = vf_number(pf, function.address)
     interface = _pf_interface(pf)

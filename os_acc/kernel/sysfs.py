@@ -31,7 +31,7 @@ def read(path: str) -> str | None:
     """Read a file.
 
     :returns: its text without surrounding white space; None if the file or its
-        device is not there
+        device does not exist
     :raises OSError: if it cannot be read for another reason
     """
     try:

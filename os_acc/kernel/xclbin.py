@@ -68,7 +68,7 @@ def read(file: BinaryIO, name: str) -> UserImage:
     size = os.fstat(file.fileno()).st_size
     head = os.pread(file.fileno(), _HEADER.size, 0)
     if len(head) < _HEADER.size or not head.startswith(_MAGIC):
-        refuse("it is no xclbin: it does not begin with 'xclbin2'")
+        refuse("it is not an xclbin: it does not begin with 'xclbin2'")
     _, length, rom, mode, interface, platform, own, count = _HEADER.unpack(
         head
     )

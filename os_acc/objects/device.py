@@ -58,7 +58,7 @@ class ProgrammingField(ovo_fields.AutoTypedField[str]):
 
 @base.VersionedObjectRegistry.register
 class DeviceHandleInfo(base.VersionedObject):
-    """An attach handle of a device, and whether it can be given out now."""
+    """An attach handle of a device, and whether it is available now."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -86,9 +86,9 @@ class DeviceHandleInfo(base.VersionedObject):
 
 @base.VersionedObjectRegistry.register
 class DeviceMdevTypeInfo(base.VersionedObject):
-    """A type of mediated devices that a device can make.
+    """A type of mediated device that a device can create.
 
-    The types of a device share its capacity: making a mediated device of one
+    The types of a device share its capacity: creating a mediated device of one
     type lowers the numbers of the others.
     """
 

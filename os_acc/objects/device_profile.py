@@ -30,7 +30,7 @@ Profiles = Mapping[str, Sequence[Mapping[str, Any]]]
 def fill(request: Any, profiles: Profiles) -> None:
     """Set function_id and bitstream as the group of the ARQ says.
 
-    A group that Cyborg cannot bind, if it programs by it, is logged.
+    A group that Cyborg cannot bind, if Cyborg programs from it, is logged.
 
     :param request: an AcceleratorRequest that was made from an ARQ
     :param profiles: see AcceleratorRequest.from_arqs
@@ -99,10 +99,10 @@ def _refuse(request: Any, field: str, value: Any, expected: str) -> NoReturn:
 
 
 def never_bound(group: Mapping[str, Any]) -> str | None:
-    """Say why Cyborg never ends the bind of a device profile's group.
+    """Say why Cyborg never finishes binding a device profile's group.
 
-    For the resource class FPGA, Cyborg makes the name of a trait from the
-    function's id, and leaves its hyphens in. Placement refuses that name, and
+    For the resource class FPGA, Cyborg builds a trait name from the function's
+    ID, and leaves its hyphens in. Placement refuses that name, and
     the ARQ stays in state BindStarted (_update_placement in
     cyborg/objects/extarq/fpga_ext_arq.py of Cyborg 17).
 

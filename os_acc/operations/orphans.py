@@ -166,7 +166,7 @@ def _release_instance(
             if guest:
                 return []
             logger.warning(
-                'the instance does not exist any more: releasing %d VANs',
+                'the instance no longer exists: releasing %d VANs',
                 len(entries),
             )
             record = recorder.Recorder(

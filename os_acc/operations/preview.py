@@ -453,7 +453,7 @@ class _Offers:
         if found is None:
             obstacle = self._unlisted(planned, handle.parent)
         elif found[1] <= self._made[handle.parent]:
-            obstacle = f'no more of type {handle.type} can be made'
+            obstacle = f'no more of type {handle.type} can be created'
         else:
             obstacle = self._refusal(planned, found[0], handle, None)
             if obstacle is None:

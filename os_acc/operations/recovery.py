@@ -106,7 +106,7 @@ def _note_holders(host: host_module.Host) -> None:
             holders.adopt(vans)
     except exception.ExceptionBase as err:
         # A service must be able to start in spite of it.
-        LOG.info('Notes may not say who has the devices: %s', err)
+        LOG.info('The notes may not name who has the devices: %s', err)
 
 
 def _empty() -> objects.RecoveryReport:
@@ -241,7 +241,7 @@ def _recover_programming(host: host_module.Host) -> None:
         for found in interrupted:
             _mark_interrupted(host, found)
     except exception.JournalError as err:
-        LOG.error('Not looked for interrupted programming: %s', err)
+        LOG.error('Did not check for interrupted programming: %s', err)
     try:
         announcing.recover(host.journal, functools.partial(_held, host.locks))
     except Exception as err:
@@ -249,7 +249,7 @@ def _recover_programming(host: host_module.Host) -> None:
         log.error(
             LOG,
             err,
-            'The hooks were not called for what happened before: %s',
+            'The hooks were not called for earlier events: %s',
             exception.describe(err),
         )
 
@@ -292,8 +292,8 @@ def _clean_up_programming(host: host_module.Host, at_start: bool) -> None:
             done = False
             # A service must be able to start in spite of it.
             LOG.error(
-                'What an interrupted programming has left was not cleaned '
-                'up: %s',
+                'Leftovers of an interrupted programming were not cleaned up: '
+                '%s',
                 exception.describe(err),
             )
     if failed and done:

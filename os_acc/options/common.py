@@ -44,7 +44,7 @@ OPTS = [
         'belongs to the user that the calling service runs as, and nobody '
         'else can use it. If services of several users call os-acc, it must '
         'have mode 2770 and a group that these users are in: os-acc then lets '
-        'the group use everything that it makes there.',
+        'the group use everything that it creates there.',
     ),
     cfg.StrOpt(
         'lock_path',
@@ -81,9 +81,9 @@ OPTS = [
         'device_spec',
         default=[],
         mutable=True,
-        help='The devices that os-acc may touch, as JSON objects in the '
-        "style of Nova's [pci] device_spec. May be given several times; the "
-        'first entry that matches a device counts. If it is not set, and '
+        help='The devices that os-acc may touch, as JSON objects in the style '
+        "of Nova's [pci] device_spec. May be given several times; the first "
+        'entry that matches a device applies. If it is not set, and '
         'device_spec_dir has no file, no device of the host is offered. '
         '"os-acc device spec" proposes values.',
     ),
@@ -93,10 +93,10 @@ OPTS = [
         mutable=True,
         help='Directory with files that end in .json, each with an entry of '
         'device_spec or a list of entries. They come before those of '
-        'device_spec, in the order of the names of the files. The directory '
-        'is read anew at each call. It and its files must belong to root, and '
-        'must not be writable by others. "os-acc device allow" and "os-acc '
-        'device deny" write such files.',
+        'device_spec, in the order of the file names. The directory is reread '
+        'at each call. It and its files must belong to root, and must not be '
+        'writable by others. "os-acc device allow" and "os-acc device deny" '
+        'write such files.',
     ),
     cfg.FloatOpt(
         'device_timeout',
@@ -119,16 +119,15 @@ OPTS = [
         'root without a shell; {address} stands for the PCI address, the UUID '
         'of a mediated device, the path of a device file, the name of a work '
         'queue or the world wide name of a namespace. A device of another '
-        'kind, or one that VANs share, is refused while it is set. '
-        'It must not ask: its standard input never '
-        'delivers anything. If it fails, the VAN stays in state '
-        'error and no other instance gets the device. A function that stores '
-        'data (PCI class 01) is given out only if it is an NVMe drive that '
-        'os-acc itself can empty, or if this is set and its entry of '
-        'device_spec has "command_empties": true, which says that the command '
-        'empties it. The privileged daemon reads the option from its '
-        'configuration files at each use, and only root may be able to write '
-        'them.',
+        'kind, or one that VANs share, is refused while it is set. It must '
+        'not prompt: its standard input never delivers anything. If it fails, '
+        'the VAN stays in state error and no other instance gets the device. '
+        'A function that stores data (PCI class 01) is assigned only if it is '
+        'an NVMe drive that os-acc itself can erase, or if this is set and '
+        'its entry of device_spec has "command_empties": true, which says '
+        'that the command erases it. The privileged daemon reads the option '
+        'from its configuration files at each use, and only root may be able '
+        'to write them.',
     ),
     cfg.FloatOpt(
         'cleaning_timeout',
@@ -142,8 +141,8 @@ OPTS = [
         default=14400.0,
         min=1,
         max=86400,
-        help='Seconds that emptying one NVMe drive may take, by Sanitize or '
-        'Format NVM. Then the VAN goes to state error. The drive is emptied '
+        help='Seconds that erasing one NVMe drive may take, by Sanitize or '
+        'Format NVM. Then the VAN goes to state error. The drive is erased '
         'again when os-acc releases the VAN again.',
     ),
     cfg.FloatOpt(

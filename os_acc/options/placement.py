@@ -12,9 +12,9 @@ OPTS = [
         'update_traits',
         default=False,
         help='Change the function traits of a device in Placement as soon as '
-        'os-acc has programmed it. Otherwise they change when the Cyborg '
-        'agent reports its devices the next time. It is only for devices that '
-        "the agent reports by os-acc's driver.",
+        'os-acc has programmed it. Otherwise they change the next time the '
+        'Cyborg agent reports its devices. This applies only to devices that '
+        "the agent reports through os-acc's driver.",
     ),
     cfg.StrOpt(
         'host',

@@ -72,7 +72,7 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
     text = str(err)
     if isinstance(err, RecursionError):
         return (
-            'its value refers to itself, maybe by way of other options. '
+            'its value refers to itself, possibly through other options. '
             'oslo.config looks for an option in the same group first, so a '
             'value cannot refer to the option of [DEFAULT] that has its own '
             f'name. Write the value without the reference. {_REMEDY}'

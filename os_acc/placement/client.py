@@ -188,7 +188,7 @@ def _understood(what: str) -> Iterator[None]:
         ValueError,
     ) as err:
         raise _failure(
-            f'{what}: this is no answer of Placement: '
+            f'{what}: this is not an answer of Placement: '
             f'{exception.describe(err)}'
         ) from err
 

@@ -25,12 +25,11 @@ OPTS = (
     cfg.StrOpt(
         'host',
         default='localhost',
-        help='Host of the REST API: localhost for NovaLink, or the name of an '
-        'HMC.',
+        help='REST API host: localhost for NovaLink, or the name of an HMC.',
     ),
     cfg.PortOpt(
         'port',
-        help='Port of the REST API. Unset: 12080 for http, 12443 for https.',
+        help='REST API port. Unset: 12080 for http, 12443 for https.',
     ),
     cfg.StrOpt(
         'protocol',
@@ -38,8 +37,8 @@ OPTS = (
             ('http', 'NovaLink on this host.'),
             ('https', 'The default if a password is set.'),
         ],
-        help='Protocol of the REST API. Unset: https if a password is set, '
-        'else http.',
+        help='REST API protocol. Unset: https if a password is set, else '
+        'http.',
     ),
     cfg.StrOpt(
         'username', help='User name for the log-on. NovaLink needs none.'
@@ -66,7 +65,7 @@ OPTS = (
         default=60,
         min=1,
         help='Seconds to wait for the response to one request. Changes of an '
-        'LPAR have a limit of their own: operation_timeout.',
+        'LPAR have their own limit: operation_timeout.',
     ),
     cfg.StrOpt(
         'managed_system',

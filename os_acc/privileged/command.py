@@ -224,7 +224,7 @@ def _kill(
             'be killed, because it is blocked in the kernel'
         )
     if output.asks:
-        text += '. It probably waited for an answer, which os-acc never gives'
+        text += '. It probably waited for input, which os-acc never gives'
     if output.end:
         text += f'. The end of its output: {output.end}'
     return text

@@ -101,7 +101,7 @@ def give(node: device_files.Node, name: str, to: Owner) -> None:
 def _replaced(node: device_files.Node) -> exception.DeviceBusy:
     return exception.DeviceBusy(
         device=f'device file {node.path}',
-        reason='another file has taken its place meanwhile',
+        reason='another file has meanwhile taken its place',
     )
 
 

@@ -3,12 +3,10 @@
 """Contexts of oslo.privsep: functions that run as root, in a daemon.
 
 os-acc makes one for itself, and a distribution with a driver or plugin can
-make one of its own.
-
-Each process has a daemon of its own. Over a connection that a fork has
-duplicated, a process could get the answers to the other's calls, or none. So a
-forked child drops its parent's connection and starts a daemon when it first
-needs one.
+make its own. Each process has its own daemon. Over a connection that a fork
+has duplicated, a process could get the answers to the other's calls, or none.
+So a forked child drops its parent's connection and starts a daemon when it
+first needs one.
 
 A daemon must be able to undo what an interrupted command has begun. So it
 leaves the session of its caller: Ctrl-C in a terminal, and the end of the
@@ -74,7 +72,7 @@ class _Stream:
 
     If the daemon is killed before it has read a call, the kernel resets the
     connection (unix(7), ECONNRESET). oslo.privsep's reader thread would end
-    with that error, and the caller would wait for ever.
+    with that error, and the caller would wait forever.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -109,20 +107,20 @@ class Context(priv_context.PrivContext):
     """Functions that run as root, in a daemon that is started on demand.
 
     The daemon is another Python process. It finds the context by the name of
-    its variable, and imports the module that has it. So make it in a module of
-    its own that imports little, beside the functions that run as root.
+    its variable, and imports the module that has it. So create it in a
+    separate module that imports little, beside the functions that run as root.
 
     Any process that may start the daemon can call these functions with any
-    arguments. So each of them must check its arguments, must touch nothing
-    but the devices it is for, and must take paths from options(), not from
-    its caller.
+    arguments. So each of them must check its arguments, must touch only the
+    devices it is meant for, and must take paths from options(), not from its
+    caller.
 
     :param variable: the full name of the variable that holds the context,
         such as ``f'{__name__}.CONTEXT'``
     :param section: the group of its options, such as
         ``'os_acc_acme_privileged'``: ``helper_command``, ``capabilities`` and
         the others of oslo.privsep
-    :param capabilities: what the functions need beside the user id of root,
+    :param capabilities: what the functions need besides root's user ID,
         from ``oslo_privsep.capabilities``. Without any, they may read and
         write the files that root owns
     """
@@ -200,11 +198,11 @@ class Context(priv_context.PrivContext):
     def options(self, group: str, opts: Sequence[cfg.Opt]) -> Any:
         """Return the values of options, as root has configured them.
 
-        In the daemon, they are read anew from the configuration files that it
-        was started with. The caller of the daemon has no say.
+        In the daemon, they are reread from the configuration files that it was
+        started with. The caller of the daemon cannot influence them.
 
         :param group: the group of the options, such as ``'os_acc_acme'``
-        :raises InvalidRequest: in the daemon, if another user than root could
+        :raises InvalidRequest: in the daemon, if a user other than root could
             have written one of the files, or a value is invalid
         """
 

@@ -119,6 +119,6 @@ def _open(name: str, parent: int | None, mode: int = 0o700) -> int:
 def _refused(path: str, reason: str) -> exception.PrivilegeError:
     return exception.PrivilegeError(
         reason=f'{path}: {reason}. It must be a directory or file that only '
-        f'user id {os.geteuid()} can write to; os-acc makes it if it does not '
-        f'exist'
+        f'user id {os.geteuid()} can write to; os-acc creates it if it does '
+        'not exist'
     )

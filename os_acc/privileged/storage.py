@@ -46,12 +46,12 @@ def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
         return None
     who = f'instance {holder}'
     if holder == storage_notes.UNKNOWN:
-        who = 'an instance that is not known any more'
+        who = 'an unknown instance'
     return (
-        f'it may still hold the data of {who}, because it was not emptied '
-        'since. If os-acc van list shows a VAN that has it, release that VAN: '
-        'os-acc recover or os-acc unplug. If none has it, empty it: os-acc '
-        f'device free {function.address}'
+        f'it may still hold the data of {who}, because it was not erased '
+        'since. If os-acc van list shows a VAN that has it, release that '
+        'VAN: os-acc recover or os-acc unplug. If none has it, erase it: '
+        f'os-acc device free {function.address}'
     )
 
 
@@ -125,7 +125,7 @@ def empty(function: pci.Function) -> None:
     if not storage.is_storage(function):
         return
     address, device = function.address, f'PCI function {function.address}'
-    reason: object = 'os-acc itself can empty only NVMe drives'
+    reason: object = 'os-acc itself can erase only NVMe drives'
     if mates := storage.group_mates(function):
         reason = f'it shares its IOMMU group with {", ".join(mates)}'
     elif storage.is_nvme(function):
@@ -144,17 +144,17 @@ def empty(function: pci.Function) -> None:
             reason = err.kwargs['reason']
         except exception.DeviceError as err:
             raise exception.CleaningFailed(
-                device=device, reason=f'not emptied: {err}'
+                device=device, reason=f'not erased: {err}'
             ) from err
         else:
-            LOG.info('%s was emptied: %s', device, emptied)
+            LOG.info('%s was erased: %s', device, emptied)
             return
         finally:
             _progress.pop(address, None)
     if not _has_command(function):
         raise exception.CleaningFailed(
             device=device,
-            reason=f'{reason}. No command empties it either: see '
+            reason=f'{reason}. No command erases it either: see '
             'cleaning_command and command_empties',
         )
     LOG.warning('%s is left to cleaning_command alone: %s', device, reason)
@@ -200,8 +200,8 @@ def check_empty(function: pci.Function) -> None:
     if not is_empty(function):
         raise exception.CleaningFailed(
             device=f'PCI function {function.address}',
-            reason='it may hold the data of a guest, so it is not bound to a '
-            'driver of the host before it was emptied',
+            reason="it may hold a guest's data, so it is not bound to a host "
+            'driver before it is erased',
         )
 
 

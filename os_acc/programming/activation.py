@@ -109,7 +109,7 @@ def _missing(address: str, seen: Seen, seconds: float) -> str:
     elif not pci.answers(address):
         what = 'has come back, but does not answer'
     else:
-        what = 'has come back, but no driver is bound to it to make its VFs'
+        what = 'has come back, but no driver is bound to it to create its VFs'
     return f'PCI function {address} {what} within {seconds:g} s'
 
 

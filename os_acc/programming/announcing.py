@@ -170,5 +170,6 @@ def recover(
     for found in booted:
         journal.forget_unhealthy(found.device, found.cause)
         LOG.info(
-            'Device %s is given out again: the host was booted', found.device
+            'Device %s is in service again: the host was rebooted',
+            found.device,
         )

@@ -201,8 +201,7 @@ class Contents:
                 continue
             if record.state == programs.REBOOT:
                 return (
-                    'it has its old function until the host was switched off '
-                    'and on'
+                    'it has its old function until a power cycle of the host'
                 )
             if record.state == programs.PROGRAMMING:
                 return 'its programming has started and has not ended'

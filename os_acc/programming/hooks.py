@@ -27,7 +27,8 @@ PROGRAMMED, CLEARED, ERROR = 'programmed', 'cleared', 'error'
 
 @dataclasses.dataclass(frozen=True)
 class ProgrammedEvent:
-    """What a hook is told. The same event may be told more than once.
+    """The event that a hook gets. The same event may be delivered more than
+    once.
 
     :ivar device: the address of the device
     :ivar driver: the name of os-acc's driver for it

@@ -42,7 +42,8 @@ class Recorded(contents.Contents):
         return self.programmer
 
     def catch_up(self) -> None:
-        """Tell the hooks what an earlier process has not told them."""
+        """Deliver to the hooks the events that an earlier process has not
+        delivered."""
         for record in self.driver.journal.programs(self.key):
             if (
                 record.region == self.region
@@ -67,7 +68,8 @@ class Recorded(contents.Contents):
     ) -> None:
         """Record that programming or clearing failed, and call the hooks.
 
-        The device is given to nobody from now on, unless its programmer makes
+        The device is no longer assigned to anybody, unless its programmer
+        makes
         it usable again. An interruption of this thread is no failure of the
         device: the next request programs it again.
 

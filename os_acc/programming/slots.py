@@ -68,7 +68,7 @@ class Slot(recorded.Recorded):
     """
 
     def take(self, van: objects.VAN, wanted: contents.Wanted) -> bool:
-        """Let a VAN use what the slot contains, if that is what it wants.
+        """Let a VAN use what the slot contains, if that is what it needs.
 
         The VAN must be saved with its handle, and with UNDECIDED and REGION
         in its driver_data.
@@ -337,8 +337,7 @@ class Slot(recorded.Recorded):
             self.done(
                 wanted,
                 programs.REBOOT,
-                f'{reason}, which it has only '
-                'after the host was switched off and on',
+                f'{reason}, which it has only after a power cycle of the host',
             )
         else:
             self.done(wanted, programs.PROGRAMMED)
@@ -349,8 +348,8 @@ class Slot(recorded.Recorded):
     ) -> list[objects.VAN]:
         """List the users that programming would take the function from.
 
-        A user from before a reboot of the host that wants the same function
-        is not in the way: the reboot took the function from all of its users,
+        A user from before a reboot of the host that wants the same function is
+        not counted: the reboot took the function from all of its users,
         and one programming gives it back to all of them. The same is true
         after the card was replaced.
 
@@ -419,7 +418,8 @@ def _touched(label: str) -> Iterator[None]:
         yield
     except _UNTOUCHED as err:
         raise exception.DeviceError(
-            device=label, reason=f'it was programmed, but then: {err}'
+            device=label,
+            reason=f'it was programmed, but a later step failed: {err}',
         ) from err
 
 

@@ -15,16 +15,16 @@ from os_acc.refusals.reasons import Refusal
 MATCHES_NOTHING = Refusal(
     Kind.NOT_OFFERED,
     'it names no device of this host',
-    'No device has the address, the ids or the interface of the entry.',
+    'No device has the address, the IDs or the interface of the entry.',
     'compare address, vendor_id and product_id with lspci -nn -D, and devname '
     'with ip link',
 )
 NOTHING_THERE = Refusal(
     Kind.NOT_OFFERED,
     'no device is at {address} now',
-    'The entry has an address and no ids. The card was taken out or moved, it '
-    'has left the bus, or its VFs were not made since the host was booted.',
-    'compare the address with lspci -D; if it is that of a VF, make the VFs '
+    'The entry has an address and no IDs. The card was removed or moved, it '
+    'has left the bus, or its VFs were not created since the host was booted.',
+    'compare the address with lspci -D; if it is that of a VF, create the VFs '
     'of its PF',
 )
 NO_INTERFACE_NOW = Refusal(
@@ -37,16 +37,17 @@ NO_INTERFACE_NOW = Refusal(
 )
 NAMED_BEFORE = Refusal(
     Kind.NOT_OFFERED,
-    '{source} {verb} {devices}, and counts before it',
+    '{source} {verb} {devices}, and takes precedence',
     'Another entry names all devices that the entry names. The first entry '
-    'that names a device counts, and one that denies it before all others.',
+    'that names a device applies, but one that denies it overrides all '
+    'others.',
     'remove one of the two entries, or change their order',
 )
 OTHER_DEVICE = Refusal(
     Kind.NOT_OFFERED,
     'another device is at {address} now: {now}; the entry names {wanted}, '
     '{where}',
-    'The entry has an address and ids. A card was added, moved or replaced, '
+    'The entry has an address and IDs. A card was added, moved or replaced, '
     'so that the bus numbers have changed.',
     'if the device is still to be offered, correct the address of the entry, '
     'or run os-acc device allow with its new address',
@@ -54,8 +55,8 @@ OTHER_DEVICE = Refusal(
 MOVED = Refusal(
     Kind.NOT_OFFERED,
     'no device is at {address} now; the entry names {wanted}, {where}',
-    'The entry has an address and ids. The card was moved to another slot or '
-    'taken out, or the bus numbers have changed.',
+    'The entry has an address and IDs. The card was moved to another slot or '
+    'removed, or the bus numbers have changed.',
     'if the device is still to be offered, correct the address of the entry, '
     'or run os-acc device allow with its new address',
 )
@@ -71,8 +72,8 @@ NO_FILES = Refusal(
     Kind.NOT_OFFERED,
     'its globs name no device file of this host{ids}, or only files that an '
     'earlier entry names',
-    'An entry with devices. The module that makes the files may not be '
-    'loaded; or the kernel has given their names to other devices.',
+    'An entry with devices. The module that creates the files may not be '
+    'loaded, or the kernel has given their names to other devices.',
     'compare {globs} with ls -l /dev',
 )
 
@@ -83,7 +84,7 @@ NO_VFS = Refusal(
     'its VFs are offered, it has none, and its entry has no num_vfs',
     'The resource_class of an entry is one of VFs, and the VFs were not made '
     'since the host was booted.',
-    'make the VFs, or set num_vfs; or, to offer the whole function instead, '
+    'create the VFs, or set num_vfs; or, to offer the whole function instead, '
     'set another resource_class',
 )
 NO_REGIONS = Refusal(
@@ -99,7 +100,7 @@ NOT_NVIDIA = Refusal(
     "NVIDIA's: {remedy}",
     'vGPU types exist on VFs that are bound to the driver nvidia or '
     'nvidia-vgpu-vfio.',
-    'install and load the vGPU manager of NVIDIA, or correct the entry',
+    "install and load NVIDIA's vGPU manager, or correct the entry",
 )
 VGPU_NO_SRIOV = Refusal(
     Kind.NOT_OFFERED,
@@ -124,19 +125,19 @@ VGPU_AS_MDEV = Refusal(
 )
 MDEV_AS_VGPU = Refusal(
     Kind.NOT_OFFERED,
-    'its entry is for mediated devices, and its driver makes none: its VFs '
+    'its entry is for mediated devices, and its driver creates none: its VFs '
     'have vGPU types',
     'With vGPU software from version 17 on, and Linux from 6.8 on.',
     'set vgpu_type instead of mdev_types',
 )
 NO_MDEVS = Refusal(
     Kind.NOT_OFFERED,
-    'its entry is for mediated devices, and it makes none: it is bound to '
+    'its entry is for mediated devices, and it creates none: it is bound to '
     '{driver}{vfs}',
-    'It is not in /sys/class/mdev_bus. The driver that makes them is not '
-    'loaded, or was replaced at an upgrade, or the VFs that make them are '
+    'It is not in /sys/class/mdev_bus. The driver that creates them is not '
+    'loaded, or was replaced by an upgrade, or the VFs that create them are '
     'gone after a reboot.',
-    'load the driver that makes them, such as the vGPU manager; for VFs of '
+    'load the driver that creates them, such as the vGPU manager; for VFs of '
     'NVIDIA cards, run sriov-manage -e {address}',
 )
 NO_VGPU_TYPES_NOW = Refusal(
@@ -145,8 +146,8 @@ NO_VGPU_TYPES_NOW = Refusal(
     'is empty, and it has no vGPU',
     'vgpu_type is set. The card is in MIG mode without GPU instances, as '
     'after a reboot, or the services of the vGPU manager do not run.',
-    'in MIG mode, make GPU instances (nvidia-smi mig -cgi); otherwise start '
-    'nvidia-vgpud and nvidia-vgpu-mgr, and look at their logs',
+    'in MIG mode, create GPU instances (nvidia-smi mig -cgi); otherwise start '
+    'nvidia-vgpud and nvidia-vgpu-mgr, and check their logs',
 )
 MDEV_OTHER_TYPES = Refusal(
     Kind.NOT_OFFERED,

@@ -11,16 +11,16 @@ UNREADABLE = Refusal(
     Kind.HOST_USE,
     '{file} cannot be read ({error}), so it is unknown whether the host uses '
     'it',
-    'A file that tells a use cannot be read.',
+    'A file that shows a use cannot be read.',
     'let os-acc read the file, or find out why the kernel cannot show it',
 )
 AUTOMOUNT = Refusal(
     Kind.HOST_USE,
-    'block device {name} is mounted on {place} as soon as somebody looks '
-    'there',
+    'block device {name} is mounted on {place} as soon as somebody accesses '
+    'it',
     'Its entry in /etc/fstab has the option x-systemd.automount.',
-    'take the entry out of /etc/fstab, and stop the automount unit: '
-    'systemctl daemon-reload; umount {place}',
+    'remove the entry from /etc/fstab, and stop the automount unit: systemctl '
+    'daemon-reload; umount {place}',
 )
 SHARED = Refusal(
     Kind.HOST_USE,
@@ -31,7 +31,7 @@ SHARED = Refusal(
 SUPERBLOCK = Refusal(
     Kind.HOST_USE,
     'a file system ({kind}) on block device {name} is mounted, and this '
-    'process does not see where',
+    'process cannot see where',
     'It is mounted in a mount namespace of a process that is hidden, or it '
     'was unmounted with umount --lazy while a program uses it.',
     'end the programs that use it: fuser -vm /dev/NAME shows them, as root',
@@ -40,7 +40,7 @@ IN_BTRFS = Refusal(
     Kind.HOST_USE,
     'block device {name} is a member of the btrfs {uuid}, which is mounted',
     'A btrfs of several devices is mounted.',
-    'unmount it, or take the device out: btrfs device remove',
+    'unmount it, or remove the device: btrfs device remove',
 )
 IN_ZPOOL = Refusal(
     Kind.HOST_USE,
@@ -48,11 +48,11 @@ IN_ZPOOL = Refusal(
     'imported',
     'udev has found a member of a pool, and the pool is imported. A cache or '
     'spare device does not name its pool, so any imported pool counts.',
-    'export the pool (zpool export), or take the device out of it',
+    'export the pool (zpool export), or remove the device from it',
 )
 JOURNAL = Refusal(
     Kind.HOST_USE,
-    'block device {name} is the journal of a file system that is mounted',
+    'block device {name} is the journal of a mounted file system',
     'An ext4 or OCFS2 on another disk has its journal there.',
     'unmount that file system: its options or tune2fs -l name the journal',
 )
@@ -79,8 +79,8 @@ EXPORTED_SCSI = Refusal(
 HAS_VDPA = Refusal(
     Kind.HOST_USE,
     'it has the vDPA device {name}',
-    'The whole function is requested, and a vDPA device was made of it, or '
-    'its driver makes one.',
+    'The whole function is requested, and a vDPA device was created on it, or '
+    'its driver creates one.',
     'if no guest needs it, vdpa dev del {name}, or unbind the function from '
     'its driver',
 )
@@ -93,7 +93,7 @@ BEHIND_IT = Refusal(
 )
 SERVES = Refusal(
     Kind.HOST_USE,
-    'the host serves others by its port {port}',
+    'the host serves others through its port {port}',
     'A port of the NVMe target or of the SCSI target (LIO) depends on it.',
     "remove the port from the target's configuration",
 )
@@ -105,8 +105,8 @@ BOOT_PARTITION = Refusal(
 )
 BOOT_ADAPTER = Refusal(
     Kind.HOST_USE,
-    'the firmware has booted the host from a disk of it',
-    'A disk of it has the boot loader of the host, mounted or not.',
+    'the firmware has booted the host from one of its disks',
+    'One of its disks has the boot loader of the host, mounted or not.',
     'choose another device: the host needs this one',
 )
 HIBERNATION = Refusal(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The refusals of NVMe drives that os-acc itself cannot empty.
+"""The refusals of NVMe drives that os-acc itself cannot erase.
 
 They are known once the function is bound to VFIO, at each plug. If a drive is
 refused, it is bound to its driver again. See refusals.
@@ -13,7 +13,7 @@ from os_acc.refusals.reasons import Refusal
 from os_acc.refusals.refusals import SET_COMMAND
 
 _TO_USE_IT = '. To use it, {remedy}'
-_CANNOT = '{drive} cannot be emptied: '
+_CANNOT = '{drive} cannot be erased: '
 
 NO_GROUP_FILE = Refusal(
     Kind.UNSUITABLE,
@@ -25,7 +25,7 @@ NO_GROUP_FILE = Refusal(
 GROUP_NOT_VIABLE = Refusal(
     Kind.UNSUITABLE,
     'another function of IOMMU group {group} is bound to a driver of the host',
-    'To empty a drive, os-acc has to open its IOMMU group.',
+    'To erase a drive, os-acc must open its IOMMU group.',
     'unbind that function from its driver, or ' + SET_COMMAND,
 )
 NOT_TYPE_1 = Refusal(
@@ -37,7 +37,7 @@ NOT_TYPE_1 = Refusal(
 )
 OFFLINE = Refusal(
     Kind.UNSUITABLE,
-    'it answers nothing. If it is a VF, its secondary controller is offline: '
+    'it does not answer. If it is a VF, its secondary controller is offline: '
     '{remedy}',
     'A guest could not use it either.',
     'give it queues and bring it online, see nvme-virt-mgmt(1)',

@@ -23,7 +23,7 @@ NO_MDEVS_OFFERED = Refusal(
     '[os_acc] device_spec offers {parts} of it only, and no mediated devices',
     'Its entry has num_vfs, vgpu_type or idxd, and the request wants a '
     'mediated device.',
-    'request what the entry offers, or replace the entry by one with '
+    'request what the entry offers, or replace the entry with one that has '
     'mdev_types',
 )
 NO_SRIOV = Refusal(
@@ -31,8 +31,7 @@ NO_SRIOV = Refusal(
     'num_vfs is set, but it does not support SR-IOV now: it has no file '
     'sriov_totalvfs',
     'The VFs of a function are requested. SR-IOV is off in its firmware, as '
-    'after a reset to the defaults of the factory, or the kernel lacks '
-    'CONFIG_PCI_IOV.',
+    'after a reset to factory defaults, or the kernel lacks CONFIG_PCI_IOV.',
     'enable SR-IOV in the firmware and the card; or, to offer the whole '
     'function instead, remove num_vfs',
 )
@@ -44,7 +43,7 @@ NUM_VFS = Refusal(
 )
 VFS_NOT_TOLD = Refusal(
     Kind.UNSUITABLE,
-    'the kernel does not tell the addresses of its VFs: sriov_offset or '
+    'the kernel does not show the addresses of its VFs: sriov_offset or '
     'sriov_stride is 0',
     'The VFs of a PF are requested, it has none yet, and it shows these '
     'numbers only while it has VFs.',
@@ -61,8 +60,8 @@ PF_IN_GROUP = Refusal(
     Kind.GROUP_HOST_USE,
     'its IOMMU group {group} also contains its PF {pf}, which is bound to '
     '{driver}',
-    'VFIO gives a group to one guest as a whole: who has the VF could open '
-    'the PF.',
+    'VFIO gives a group to one guest as a whole: the owner of the VF could '
+    'open the PF.',
     "bind the PF to the host's driver or to none, or move the card to a slot "
     'whose VFs have IOMMU groups of their own',
 )
@@ -70,6 +69,6 @@ FOR_VGPU = Refusal(
     Kind.UNSUITABLE,
     "it is a VF that NVIDIA's driver keeps for a vGPU ({state}), not a whole "
     'GPU: {remedy}',
-    'The driver pci is to give it out, with or without a vGPU type.',
-    'the driver nvidia_vgpu gives it out if device_spec sets vgpu_type for it',
+    'The driver pci is to assign it, with or without a vGPU type.',
+    'the driver nvidia_vgpu assigns it if device_spec sets vgpu_type for it',
 )

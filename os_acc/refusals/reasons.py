@@ -14,15 +14,15 @@ class Kind(enum.Enum):
     NOT_OFFERED = '[os_acc] device_spec does not offer the device for this use'
     UNSUITABLE = 'no guest can use the device, or not as it is set up'
     NO_IOMMU_GROUP = 'VFIO needs an IOMMU'
-    HAS_VFS = 'the device is a PF whose VFs can be given out instead'
-    RESERVED = 'the device is kept for others, or until an operator frees it'
-    UNHEALTHY = 'the device has failed, or waits for a boot of the host'
+    HAS_VFS = 'the device is a PF whose VFs can be assigned instead'
+    RESERVED = 'the device is reserved for others, or until an operator frees it'
+    UNHEALTHY = 'the device has failed, or waits for a reboot of the host'
     ALLOCATED = 'a VAN has the device, a part of it, or its whole PF'
     HOST_USE = 'the host itself uses the device'
     GROUP_HOST_USE = 'the host uses another member of its IOMMU group'
     GROUP_ALLOCATED = 'another instance has a member of its IOMMU group'
     OPEN = 'a guest or another process has the device, or it is set up for one'
-    NO_CAPACITY = 'the other parts of the device leave no room'
+    NO_CAPACITY = 'the other parts of the device leave no capacity'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from os_acc.refusals.reasons import Refusal
 
 # The remedy if os-acc itself cannot empty a function.
 SET_COMMAND = (
-    'set [os_acc] cleaning_command to a command that empties it, and '
+    'set [os_acc] cleaning_command to a command that erases it, and '
     '"command_empties": true in its entry of device_spec'
 )
 
@@ -35,7 +35,7 @@ OWN_INTERFACE = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec names it by its interface {interface}, which it '
     'loses when it is bound to VFIO: {remedy}',
-    'devname of its entry is its own interface. Its VFs can be given out.',
+    'devname of its entry is its own interface. Its VFs can be assigned.',
     'name it by its address',
 )
 COMPANION_ONLY = Refusal(
@@ -43,13 +43,13 @@ COMPANION_ONLY = Refusal(
     'it is a companion of {main} in [os_acc] device_spec and is offered only '
     'with it',
     'The entry that names it has companions.',
-    'to give it out by itself, put an entry for it, without companions, '
-    'before that entry',
+    'to offer it by itself, put an entry for it, without companions, before '
+    'that entry',
 )
 MDEV_TYPE = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec allows the types {types}',
-    'The request wants another type of mediated devices.',
+    'The request wants another type of mediated device.',
     'request one of these types, or add the type to mdev_types of the entry',
 )
 
@@ -60,14 +60,14 @@ VFS_WITH_BRIDGE = Refusal(
     'its VFs would be in its own IOMMU group {group}, because the bridge '
     '{bridge} is in that group, too: {remedy}',
     'The VFs of a PF are requested, and it has none yet. A bridge above it '
-    'lacks ACS, so the kernel puts all that is below the bridge into one '
+    'lacks ACS, so the kernel puts everything below the bridge into one '
     'group. No guest can get a VF while the PF is bound to its driver.',
     'move the card to a slot whose bridges have ACS, or enable ACS in the '
     'firmware',
 )
 NO_PF_DRIVER = Refusal(
     Kind.UNSUITABLE,
-    'it has no driver that could make VFs',
+    'it has no driver that could create VFs',
     'The VFs of a PF are requested, and it has none yet.',
     "load the PF's driver",
 )
@@ -76,13 +76,13 @@ BRIDGE = Refusal(
     'it is a bridge, which no guest can use',
     'Its header says that it is a bridge, or it is a part of the host of PCI '
     'class 06, such as an ISA bridge. Other devices of the sub-class 80, such '
-    'as NVSwitch, can be given out.',
+    'as NVSwitch, can be assigned.',
     'remove it from device_spec',
 )
 NOT_BOUND = Refusal(
     Kind.UNSUITABLE,
-    'it is bound to {driver}, and with bind = none someone else has to bind '
-    'it to VFIO first',
+    'it is bound to {driver}, and with bind = none someone else must bind it '
+    'to VFIO first',
     "bind is none; in Nova's words, managed is no.",
     'bind it to VFIO, for example with driverctl, or set bind = os-acc',
 )
@@ -95,7 +95,7 @@ STORES_FOR_LIBVIRT = Refusal(
 )
 STORES_NO_COMMAND = Refusal(
     Kind.UNSUITABLE,
-    'it stores data (class {pci_class}), and os-acc itself can empty only '
+    'it stores data (class {pci_class}), and os-acc itself can erase only '
     'NVMe drives: {remedy}',
     'It is of PCI class 01, such as a RAID controller or a VMD endpoint.',
     SET_COMMAND,
@@ -104,8 +104,8 @@ STORES_IN_GROUP = Refusal(
     Kind.UNSUITABLE,
     'it stores data, and the built-in cleaning of NVMe drives cannot use it, '
     'because it shares its IOMMU group with {others}: {remedy}',
-    'To empty it, os-acc would have to take the whole group from the host.',
-    'move it to a slot with a group of its own, or ' + SET_COMMAND,
+    'To erase it, os-acc would have to take the whole group from the host.',
+    'move it to a slot with its own IOMMU group, or ' + SET_COMMAND,
 )
 STORES_NO_GROUPS = Refusal(
     Kind.UNSUITABLE,
@@ -118,7 +118,7 @@ DENYLIST = Refusal(
     Kind.UNSUITABLE,
     'vfio-pci refuses {ids}, because {devices} have errata that a guest can '
     'exploit: {remedy}',
-    'The denylist of vfio-pci has it, and no variant driver is to bind it.',
+    'It is in the denylist of vfio-pci, and no variant driver is to bind it.',
     'if you trust the guests, set the option disable_denylist=1 of the kernel '
     'module vfio-pci and reload it',
 )
@@ -126,8 +126,8 @@ RMRR = Refusal(
     Kind.UNSUITABLE,
     'the firmware uses the memory {region} with its IOMMU group {group} '
     '(RMRR), so the kernel refuses it for a guest: {remedy}',
-    'reserved_regions of the group has a region of the type direct. Those of '
-    'the type direct-relaxable do not matter.',
+    'reserved_regions of the group has a region of the type direct. Regions '
+    'of the type direct-relaxable do not matter.',
     'turn that use off in the firmware, such as shared memory of the '
     "management controller, or ask the server's vendor",
 )
@@ -142,8 +142,8 @@ NO_REMAPPING = Refusal(
 )
 NO_IOMMU_GROUP = Refusal(
     Kind.NO_IOMMU_GROUP,
-    'it is in no IOMMU group: {remedy}',
-    'The IOMMU is off, or none is responsible for the function.',
+    'it is not in an IOMMU group: {remedy}',
+    'The IOMMU is off, or the function is behind none.',
     'enable the IOMMU in the firmware (VT-d, AMD-Vi, SMMU), and boot with '
     'intel_iommu=on or the equivalent of the platform',
 )
@@ -166,9 +166,9 @@ RESERVED = Refusal(
 NO_ANSWER = Refusal(
     Kind.UNHEALTHY,
     'it does not answer: its configuration space reads as ones. {remedy}',
-    'It was reset, or has failed, and has not come back. This is checked only '
-    'when a VAN takes it.',
-    'Reset it, or switch the host off and on',
+    'It was reset, or has failed, and has not come back. os-acc checks this '
+    'only when a VAN takes it.',
+    'Reset it, or power-cycle the host',
 )
 
 # --- What the host uses
@@ -239,7 +239,8 @@ INTERFACE_UP = Refusal(
 HAS_MDEV = Refusal(
     Kind.HOST_USE,
     'it has the mediated device {uuid}',
-    'The whole function is requested, and a mediated device was made of it.',
+    'The whole function is requested, and a mediated device was created on '
+    'it.',
     'if no guest needs it, mdevctl stop -u {uuid}',
 )
 HAS_VGPU = Refusal(
@@ -251,16 +252,16 @@ HAS_VGPU = Refusal(
 COMPANION_USED = Refusal(
     Kind.HOST_USE,
     'its companion {address}: {use}',
-    'The host uses a function that goes along with it.',
+    'The host uses a function that is assigned together with it.',
     'stop that use on the host',
 )
 IN_GROUP_BOUND = Refusal(
     Kind.GROUP_HOST_USE,
     'its IOMMU group {group} also contains {name}: driver {driver} is bound '
     'to it',
-    'VFIO gives a group to one guest as a whole. An ISA bridge on lpc_ich is '
-    'in the way, too; a bridge on pcieport is not. If the other one is a '
-    'sound or USB function of a graphics card, companions can be set.',
+    'VFIO gives a group to one guest as a whole. An ISA bridge on lpc_ich '
+    'also prevents this; a bridge on pcieport does not. If the other device '
+    'is a sound or USB function of a graphics card, companions can be set.',
     'unbind that device from its driver, or move the card to a slot with an '
     'IOMMU group of its own',
 )
@@ -273,7 +274,8 @@ IN_GROUP_USED = Refusal(
 )
 IN_GROUP_OTHER = Refusal(
     Kind.GROUP_HOST_USE,
-    'its IOMMU group {group} also contains {name}, which is no PCI function',
+    'its IOMMU group {group} also contains {name}, which is not a PCI '
+    'function',
     'The platform has put a device of another bus into the group.',
     'move the card to a slot with an IOMMU group of its own',
 )
@@ -297,7 +299,7 @@ STILL_OPEN = Refusal(
     Kind.OPEN,
     '{path} is still open, although no process shows it: its process is being '
     'killed, or the device is mapped',
-    'Only at a release.',
+    'Only during a release.',
     'wait, then call unplug again; if that does not help, reboot the host',
 )
 PF_ON_VFIO = Refusal(

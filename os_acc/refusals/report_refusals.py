@@ -49,22 +49,22 @@ NO_SUCH_FUNCTION = Refusal(
     Kind.UNSUITABLE,
     'this host has no such PCI function',
     'Cyborg has a handle for a function that is gone, such as a VF.',
-    'compare its address with lspci -D, or make the VF again',
+    'compare its address with lspci -D, or recreate the VF',
 )
 UNHEALTHY = Refusal(
     Kind.UNHEALTHY,
     'it is unhealthy since {since}: {reason}. If it works again, {remedy}',
     'Its programming, its reset or its cleaning has failed, it has left the '
-    'bus, or the kernel has counted a fatal PCIe error of it.',
+    'bus, or the kernel has counted a fatal PCIe error for it.',
     'check the device, then run os-acc device free {device}',
 )
 REBOOT_PENDING = Refusal(
     Kind.UNHEALTHY,
     'a cold reboot is pending since {since}: {reason}. To get the new '
     'function, {remedy}',
-    'It was programmed with something that it has only after the host was '
-    'switched off and on.',
-    'switch the host off and on',
+    'It was programmed with something that takes effect only after a power '
+    'cycle of the host.',
+    'power-cycle the host',
 )
 PF_TAKEN = Refusal(
     Kind.ALLOCATED,
@@ -75,7 +75,7 @@ PF_TAKEN = Refusal(
 COMPANION_DENIED = Refusal(
     Kind.NOT_OFFERED,
     '{source} of [os_acc] device_spec denies its companion {address}',
-    'A function that goes along with it is denied.',
+    'A function that is assigned together with it is denied.',
     'remove that entry, or offer another device',
 )
 SEEMS_OPEN = Refusal(
@@ -107,9 +107,9 @@ CHIP_TAKEN = Refusal(
 PART_TAKEN = Refusal(
     Kind.ALLOCATED,
     'instance {instance} has {what}, and both are of {of} (VAN {van})',
-    'Who has a device file of a PCI function may control all of it: its VFs '
-    'and their mediated devices. So two instances cannot have the one and the '
-    'other.',
+    "The owner of a PCI function's device file may control the whole "
+    'function, with its VFs and their mediated devices. So two instances '
+    'cannot share them.',
     'request another device, or release that one: os-acc unplug {instance}',
 )
 GROUP_TAKEN = Refusal(

@@ -21,9 +21,9 @@ _MOVE_CONSOLE = (
 
 BOOT_SCREEN = Refusal(
     Kind.HOST_USE,
-    'the screen on which the host has booted is connected to it',
+    'the screen on which the host booted is connected to it',
     'Linux 6.17 and later show it in the file boot_display, also for displays '
-    'that are no VGA controllers.',
+    'that are not VGA controllers.',
     'choose another boot display in the firmware',
 )
 FIRMWARE_SCREEN = Refusal(
@@ -71,7 +71,7 @@ MANAGEMENT = Refusal(
 WATCHDOG = Refusal(
     Kind.HOST_USE,
     'watchdog {name} on it {state}',
-    'The watchdog resets the host when nobody serves it any more.',
+    'The watchdog resets the host when nothing serves it any more.',
     'stop the service that uses the watchdog, for example set '
     'RuntimeWatchdogSec=off for systemd',
 )
@@ -102,10 +102,10 @@ INTERFACE_ELSEWHERE = Refusal(
     'an {what} of it is in another network namespace: driver {driver} has '
     'made one that this network namespace does not show',
     'A container may have it, or os-acc runs in another network namespace '
-    'than the host.',
-    'give it back to the network namespace of the host: end the container, '
-    'or ip netns exec NAMESPACE ip link set INTERFACE netns 1. For an RDMA '
-    'device: rdma dev set NAME netns NAMESPACE',
+    'from the host.',
+    'return it to the network namespace of the host: end the container, or ip '
+    'netns exec NAMESPACE ip link set INTERFACE netns 1. For an RDMA device: '
+    'rdma dev set NAME netns NAMESPACE',
 )
 RDMA_USERS = Refusal(
     Kind.HOST_USE,
@@ -120,12 +120,12 @@ DMA_CHANNEL = Refusal(
     Kind.HOST_USE,
     "the host's kernel uses DMA channel {name} on it",
     'md, a network bridge (NTB) or another part of the kernel uses it.',
-    'unload the module that uses it: dmesg and lsmod tell',
+    'unload the module that uses it: dmesg and lsmod show it',
 )
 CRYPTO = Refusal(
     Kind.HOST_USE,
-    "the host's kernel uses the algorithm {name}, which driver {driver} does "
-    'on its devices, and it cannot be told on which of them',
+    "the host's kernel uses the algorithm {name}, which driver {driver} runs "
+    'on its devices, and it is unknown on which of them',
     'dm-crypt, IPsec, kTLS, zswap or a program (AF_ALG) uses it, or has set '
     'up another algorithm with it: /proc/crypto has a refcnt above 1.',
     'stop what uses it, or bind the function to no driver: a function without '

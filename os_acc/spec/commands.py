@@ -76,7 +76,7 @@ def _command(
             value,
             'a command that names the device by its whole address: with '
             '{address}, or with {domain}, {bus} and {device}. Without the '
-            'domain, a tool can take another card with the same number',
+            'domain, a tool can use another card with the same number',
         )
     return tuple(words)
 

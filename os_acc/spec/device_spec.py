@@ -78,10 +78,10 @@ __all__ = (
 
 @dataclasses.dataclass(frozen=True)
 class Specs:
-    """All entries. The first one that names a device counts.
+    """All entries.
 
-    A device that no entry names is not offered. An entry with ``deny`` counts
-    before all others.
+    The first one that names a device applies. A device that no entry names is
+    not offered. An entry with ``deny`` overrides all others.
     """
 
     entries: tuple[Spec, ...] = ()
@@ -94,7 +94,7 @@ class Specs:
         return _granted(self.first(function))
 
     def first(self, function: pci.Function) -> Spec | None:
-        """The entry that counts for a function, which may deny it."""
+        """The entry that applies to a function, which may deny it."""
         return next((s for s in self._order() if s.matches(function)), None)
 
     def may_name(self, address: str) -> bool:
@@ -115,7 +115,7 @@ class Specs:
         vfio_driver: str | None = None,
         command_empties: bool = False,
     ) -> Spec:
-        """The entry for a function that a VAN has already.
+        """The entry for a function that a VAN already has.
 
         The VAN keeps the function until it is released, also if a later entry
         denies it. If no entry names it any more, an entry without further
@@ -147,7 +147,7 @@ class Specs:
         return _granted(self.first_parent(name))
 
     def first_parent(self, name: str) -> Spec | None:
-        """The entry that counts for a parent of mdevs. See first()."""
+        """The entry that applies to a parent of mdevs. See first()."""
         if pci.is_address(name):
             function = pci.find(name)
             return self.first(function) if function is not None else None
@@ -162,7 +162,7 @@ class Specs:
         return _granted(self.first_namespace(wwn))
 
     def first_namespace(self, wwn: str) -> Spec | None:
-        """The entry that counts for a namespace. See first()."""
+        """The entry that applies to a namespace. See first()."""
         return next(
             (s for s in self._order() if s.matches_namespace(wwn)), None
         )
@@ -232,7 +232,7 @@ class Specs:
 class Unreadable(Specs):
     """What is left of device_spec while it cannot be read.
 
-    VANs keep what they have: held() and what begins with known answer as if no
+    VANs keep what they have: held() and the methods known...() answer as if no
     entry named the device. Everything else raises the error, so that nothing
     new is offered.
 
@@ -283,7 +283,7 @@ def load(conf: cfg.ConfigOpts) -> Specs:
     """Read ``[os_acc] device_spec`` and the directory ``device_spec_dir``.
 
     They are read at each call, so that a change takes effect at once. If one
-    entry is malformed, none counts: it could be the one that denies a device.
+    entry is malformed, none applies: it could be the one that denies a device.
 
     :raises InvalidRequest: if an entry is malformed, or a file cannot be read
         or trusted; the error names option or file, key and value

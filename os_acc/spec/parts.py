@@ -22,7 +22,7 @@ class Part(enum.Enum):
     """A kind of part. The value names several of them."""
 
     VF = 'VFs'
-    REGION = 'VFs with regions of their own'
+    REGION = 'VFs with their own regions'
     VGPU = 'vGPUs'
     MDEV = 'mediated devices'
     OF_KIND = 'devices of one kind'

@@ -275,5 +275,5 @@ def _noun(key: str) -> str:
 def mode(key: str, value: Any) -> int:
     """Read permissions: a text with octal digits, such as "0660"."""
     if not isinstance(value, str) or not _MODE.fullmatch(value):
-        refuse(key, value, 'a text with three octal digits')
+        refuse(key, value, 'a string of three octal digits, such as "0600"')
     return int(value, 8)

@@ -57,9 +57,10 @@ class ContractBase:
     def changes(self) -> list[tuple[Any, str]]:
         """Return the functions that change something in another way.
 
-        Every file below pytest's tmp_path that is written, made, renamed or
+        Every file below pytest's tmp_path that is written, created, renamed or
         removed, and every write of the Kernel, counts as a change without
-        this. Name here what calls an ioctl, a library or a program: (module
+        this. Name here the functions that call an ioctl, a library or a
+        program: (module
         or class, name of the function). The kit replaces it during a test,
         and lets a process die before each of its calls.
         """
@@ -187,7 +188,7 @@ class ContractBase:
             self.unplug(service_module.instance(uuid), rule)
 
     def settled(self, rule: rules.Rule, when: str) -> None:
-        """Check that a recovery has left no VAN that is half done."""
+        """Check that a recovery has left no unfinished VAN."""
         self.check_deadlines()
         vans = [van for van in os_acc.get_vans() if van.state != 'plugged']
         if vans:

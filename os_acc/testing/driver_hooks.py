@@ -27,7 +27,7 @@ class DriverHooks(contract_base.ContractBase):
         """Make the driver, as each new process does.
 
         The hardware is there before the first call. The author defines it,
-        mostly as ``return MyDriver.load('my')``.
+        usually as ``return MyDriver.load('my')``.
         """
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class DriverHooks(contract_base.ContractBase):
 
         The default skips the tests that need it.
 
-        :returns: a function that puts a device back which nobody has touched
+        :returns: a function that puts back an untouched device
         """
         pytest.skip('remove() is not defined: the device cannot go away')
 
@@ -98,8 +98,8 @@ class DriverHooks(contract_base.ContractBase):
 
         The kit asks it for the files of each DeviceFileHandle. The default
         looks at the file in the /dev of the Kernel or of this machine. Define
-        it if something else stands for the device file: making a real one
-        takes root.
+        it if something else represents the device file: creating a real one
+        requires root.
 
         :param path: below /dev, as in the handle
         :returns: such as 'c 240:1'; None if there is no such device file

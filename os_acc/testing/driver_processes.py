@@ -27,7 +27,8 @@ ASKERS = 16
 
 
 class Processes(driver_hooks.DriverHooks):
-    """Many askers for few handles, and deaths of real processes."""
+    """Many processes that compete for few handles, and deaths of real
+    processes."""
 
     def test_threads_that_ask_for_the_same(self, service: Service) -> None:
         before = self.look()

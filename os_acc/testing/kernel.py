@@ -43,14 +43,14 @@ put = kernel_tree.put
 
 
 def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
-    """A bad id is taken without a word, and reads back as 0."""
+    """A bad ID is accepted silently, and reads back as 0."""
     there = (path.parent / 'creatable_vgpu_types').read_text()
     ids = [line.split()[0] for line in there.splitlines()]
     put(path, text if text in ids else '0')
 
 
 def _refuse(path: pathlib.Path) -> None:
-    """Refuse a write, as the kernel refuses it to a file that is read only."""
+    """Refuse a write, as the kernel does for a read-only file."""
     raise PermissionError(
         errno.EACCES,
         f'{os.strerror(errno.EACCES)}: Kernel.handlers has no {path.name!r}',
@@ -62,8 +62,8 @@ class Kernel(kernel_mdevs.Mdevs):
 
     :ivar writes: (path below the root, text) of every write
     :ivar drives: the NVMe drives, each with a small namespace
-    :ivar rdma_contexts: the number of user contexts by the RDMA device; a
-        device that is not in it has a kernel that does not tell
+    :ivar rdma_contexts: the number of user contexts by the RDMA device; for a
+        device that is not in it, the kernel shows no number
     :ivar process: counts the writes of the process, and may end it at one
     :ivar handlers: what a write to a file does, by the file's name, such as
         'level': a function of the path in the tree and the text. It changes

@@ -163,8 +163,8 @@ OTHERS = _of_drivers(
 UNDO_LOCKED = _of_drivers(
     'undo-locked',
     'Undo a half-done preparation',
-    'no other VAN gets the device between the time at which unprepareVAN() '
-    'asks who has it and the time at which unprepareVAN() has given it back',
+    'no other VAN gets the device between the time when unprepareVAN() checks '
+    'who has it and the time when unprepareVAN() has returned it',
 )
 BUSY = _of_drivers(
     'busy',
@@ -186,8 +186,8 @@ DEADLINE = _of_drivers(
 ONE_VAN = _of_drivers(
     'one-van',
     'Lock a device',
-    'of many askers at the same time, each handle goes to one; the others '
-    'get an error of os_acc.exception',
+    'if many callers ask at the same time, each handle goes to one of them; '
+    'the others get an error of os_acc.exception',
 )
 NO_STATE = _of_drivers(
     'no-state',
@@ -226,7 +226,7 @@ CONFIG = _of_plugins(
 CONFIG_DIFFERS = _of_plugins(
     'guest-config-differs',
     'Plug',
-    'plug() makes something else of another handle',
+    'plug() gives a different result for another handle',
 )
 DETACH = _of_plugins(
     'unplug',

@@ -187,7 +187,10 @@ def without(claim, *names):
 
 @pytest.mark.parametrize(
     ('gone', 'said'),
-    [('allocation', 'not allocated'), ('reservedFor', 'reserved for no Pod')],
+    [
+        ('allocation', 'not allocated'),
+        ('reservedFor', 'not reserved for a Pod'),
+    ],
 )
 def test_prepare_after_the_end_of_the_claim(node, gone, said):
     """A late Prepare, after the claim was unprepared and given up."""
@@ -381,7 +384,7 @@ def test_a_prepare_that_nobody_waits_for_takes_nothing(node, monkeypatch):
     server.go_on.clear()
     server.reading.clear()
     said = refused(node, node.kubelet.prepare, claim, server.reading)
-    assert '; the try before: prepare: nobody waits for it any more' in said
+    assert '; previous attempt: prepare: nobody waits for it any more' in said
     server.go_on.set()
     slow.go_on.set()
     assert wait_for(lambda: not any_thread('prepare'))

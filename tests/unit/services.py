@@ -255,7 +255,7 @@ SIGNS = {
     ),
     '/sys/class/drm/NAME/boot_display': (
         _of_class('drm/card1', boot_display='1'),
-        'the screen on which the host has booted',
+        'the screen on which the host booted',
     ),
     '/sys/bus/pci/devices/ADDRESS/KIND-framebuffer.N': (
         lambda kernel: (card(kernel) / 'efi-framebuffer.0').mkdir(),
@@ -289,11 +289,11 @@ SIGNS = {
         'RDMA device mlx5_1: it has 2 user contexts',
     ),
     '/sys/firmware/efi/efivars': (_booted, 'has booted the host from block'),
-    '/sys/firmware/edd': (bios, 'has booted the host from a disk of it'),
+    '/sys/firmware/edd': (bios, 'has booted the host from one of its disks'),
     '/sys/power/resume': (_hibernates, 'hibernates to block device nvme9n1p1'),
     '/sys/kernel/kexec_crash_loaded': (crash_kernel, 'crash kernel (kdump)'),
     '/sys/class/dma': (_of_class('dma/dma0chan0', in_use='1'), 'dma0chan0'),
-    '/proc/crypto': (_crypto, 'xts(aes), which driver qat_aes_xts does'),
+    '/proc/crypto': (_crypto, 'xts(aes), which driver qat_aes_xts runs'),
     '/sys/bus/cxl': (cxl_memory, '1 decoders are committed'),
     '/sys/module/kvm_amd': (_sev, "AMD's SEV"),
 }

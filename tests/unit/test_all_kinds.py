@@ -292,7 +292,7 @@ KINDS = [
     kind('accelerator with an RMRR', 'RMRR', '1da3:1061', 0x120000, use=rmrr),
     kind(
         'accelerator without an IOMMU',
-        'it is in no IOMMU group',
+        'it is not in an IOMMU group',
         '1da3:1062',
         0x120000,
         group=-1,

@@ -1045,7 +1045,9 @@ def test_a_handle_of_another_major_version(here):
 
 
 def test_root_refuses_a_handle_that_no_container_can_use(here):
-    with pytest.raises(exception.UnsupportedHandle, match='take DRCHandle; '):
+    with pytest.raises(
+        exception.UnsupportedHandle, match='accept DRCHandle; '
+    ):
         container_specs.write(
             UUID, UUID, primitive(objects.DRCHandle(drc_index=1))
         )
@@ -1124,7 +1126,7 @@ def test_a_directory_that_survives_a_reboot(here, directory, kind):
         if each.subject == f'file system of CDI specs {directory}'
     ]
     assert [each[: each.index(':')] for each in found] == (
-        [f'it is {kind}, and no tmpfs'] if kind else []
+        [f'it is {kind}, not a tmpfs'] if kind else []
     )
 
 
@@ -1149,10 +1151,10 @@ def test_the_directory_is_examined(tmp_path, monkeypatch):
         return os.stat_result(found)
 
     monkeypatch.setattr(report.os, 'stat', root_owned)
-    assert verdicts(directory) == [('ok', 'only root can write in it')]
+    assert verdicts(directory) == [('ok', 'only root can write to it')]
     directory.chmod(0o775)
     ((verdict, text),) = verdicts(directory)
-    assert (verdict, 'others than root' in text) == ('error', True)
+    assert (verdict, 'users other than root' in text) == ('error', True)
     (tmp_path / 'link').symlink_to(directory)
     ((verdict, text),) = verdicts(tmp_path / 'link')
     assert (verdict, 'a link' in text) == ('error', True)

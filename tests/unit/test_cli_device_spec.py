@@ -136,7 +136,7 @@ def test_allow_again_writes_nothing(run):
 def test_allow_what_cannot_be_given_out(run):
     devices.spec()
     out = run.fine('device', 'allow', devices.SHARED).out
-    assert 'but it cannot be given out now: its IOMMU group 50' in out
+    assert 'but it is not available now: its IOMMU group 50' in out
 
 
 def test_allow_what_is_not_there_yet(run):

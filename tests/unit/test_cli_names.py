@@ -34,8 +34,8 @@ def test_unplug_of_a_name_that_never_was(run):
     assert result.out == 'released 0: instance web-2 has none\n'
     said = ' '.join(result.err.split())
     assert said == (
-        "The journal has nothing of an instance 'web-2', now or earlier. Did "
-        "you mean 'web-1'? See: os-acc van list"
+        "The journal has no record of an instance 'web-2', current or past. "
+        "Did you mean 'web-1'? See: os-acc van list"
     )
     # Again, of a script that retries, is no reason to say anything.
     assert run.fine('unplug', 'web-1').out == 'released 1\n'

@@ -71,7 +71,7 @@ def test_ctrl_c_undoes_a_plug(run, monkeypatch):
     result = run(*PLUG)
     assert (result.code, result.out) == (130, '')
     said = result.err.splitlines()
-    assert said[0].startswith('Interrupted: the running steps end first')
+    assert said[0].startswith('Interrupted: the running steps finish first')
     assert said[-1].startswith('Undone: ')
     assert said[-1].endswith('nothing of this plug is left')
     assert run.fine('van', 'list', '-f', 'json').json == []
@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_does_not_stop_the_undo(run, monkeypatch):
     press(monkeypatch, 'unprepareVAN')
     result = run(*PLUG)
     assert result.code == 130
-    assert 'The undo goes on' in result.err
+    assert 'The undo continues' in result.err
     assert 'nothing of this plug is left' in result.err
     assert run.fine('van', 'list', '-f', 'json').json == []
 
@@ -110,7 +110,7 @@ def test_ctrl_c_lets_an_unplug_go_on(run, monkeypatch):
     press(monkeypatch, 'unprepareVAN')
     result = run('unplug', 'web-1')
     assert (result.code, result.out) == (0, 'released 2\n')
-    assert result.err.startswith('The unplug goes on: ')
+    assert result.err.startswith('The unplug continues: ')
 
 
 def test_a_second_ctrl_c_stops_an_unplug():

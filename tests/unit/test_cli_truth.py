@@ -201,7 +201,7 @@ def test_a_prefix_of_nothing(run):
     # A short word is a name of an instance, and never a part of a UUID.
     result = run('unplug', INSTANCE[:7])
     assert result.code == 0
-    assert f"nothing of an instance '{INSTANCE[:7]}'" in result.err
+    assert f"no record of an instance '{INSTANCE[:7]}'" in result.err
     assert result.out == f'released 0: instance {INSTANCE[:7]} has none\n'
     assert len(run.vans()) == 2
 

@@ -297,7 +297,7 @@ def test_status(run):
     assert call(run, 'status', driver='fake') is None
     call(run, 'add', count=2)
     assert call(run, 'status') is None
-    assert '1 of 2 devices can' in fails(run, 'status', 50, count=2)
+    assert '1 of 2 devices are available' in fails(run, 'status', 50, count=2)
     fails(run, 'status', 50, traits=['CUSTOM_A'])
     fails(run, 'status', 50, driver='pci')
     assert "'nope'" in fails(run, 'status', 50, plugin='nope')

@@ -184,7 +184,7 @@ touch proceeded
 def test_no_question_is_answered(script, tmp_path, asks):
     text = failure(script(asks), seconds=0.5)
     assert 'not done after 0.5 s, killed' in text
-    assert 'probably waited for an answer' in text
+    assert 'probably waited for input' in text
     assert 'roceed?' in text
     assert not (tmp_path / 'proceeded').exists()
     assert not (tmp_path / 'asked').exists()  # it does not loop

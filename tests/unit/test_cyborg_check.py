@@ -168,8 +168,8 @@ def test_the_columns(site):
         'arq_uuid': arq['uuid'],
         'instance_uuid': arq['instance_uuid'],
         'device': f'pci/{ADDRESSES[0]}',
-        'details': 'The VAN is plugged, but its ARQ does not exist any more',
-        'to_do': 'If the instance does not need it any more: os-acc unplug '
+        'details': 'The VAN is plugged, but its ARQ no longer exists',
+        'to_do': 'If the instance no longer needs it: os-acc unplug '
         f'{arq["instance_uuid"]} --van {arq["uuid"]}',
         'result': None,
     }
@@ -308,7 +308,7 @@ class TestCannotList:
         rows = site.check(3, '--fix', '--minimum-age', '0')
         results = {row['problem']: row['result'] for row in rows}
         assert results == {
-            'cyborg-cannot-list': 'not fixed: it is for an operator to decide',
+            'cyborg-cannot-list': 'not fixed: an operator must decide',
             'arq-gone': 'not fixed: Cyborg cannot list the ARQs of the '
             'instance',
         }
@@ -512,7 +512,7 @@ class TestFix:
         arq = site.plugged()
         arq['hostname'] = 'node-9'
         row = self.fix(site, 3)
-        assert row['result'] == 'not fixed: it is for an operator to decide'
+        assert row['result'] == 'not fixed: an operator must decide'
 
     def test_some_are_fixed_and_some_are_not(self, site):
         kept, gone = site.plugged(), site.plugged(ADDRESSES[1])
@@ -521,7 +521,7 @@ class TestFix:
         rows = site.check(3, '--fix', '--minimum-age', '0')
         assert {row['van_uuid']: row['result'] for row in rows} == {
             gone['uuid']: 'released',
-            kept['uuid']: 'not fixed: it is for an operator to decide',
+            kept['uuid']: 'not fixed: an operator must decide',
         }
 
     def test_without_fix_nothing_is_released(self, site):

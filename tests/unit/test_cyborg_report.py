@@ -72,7 +72,7 @@ def test_no_two_devices_have_the_same_control_path(one, other):
 
 @pytest.mark.parametrize('info', ['[]', '{', '{"bus": "1"}', 7, None])
 def test_a_control_path_of_others(info):
-    with pytest.raises(ValueError, match='no control path of os-acc'):
+    with pytest.raises(ValueError, match='not a control path of os-acc'):
         report.controlled(info)
 
 
@@ -186,7 +186,7 @@ def test_what_is_not_reported(caplog):
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 3
     for text, why in zip(
-        texts, ('NO_SUCH', 'PCI functions only', 'DRCHandle'), strict=True
+        texts, ('NO_SUCH', 'only on PCI functions', 'DRCHandle'), strict=True
     ):
         assert why in text
 

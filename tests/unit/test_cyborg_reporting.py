@@ -164,7 +164,7 @@ def test_what_is_bound_stays_until_its_arq_is_deleted(agent, caplog):
     agent.cyborg.bound.clear()
     assert agent.period(1) == (set(), 0)
     assert agent.period(1) == ({1}, 1)
-    assert 'is not kept for ARQ' in caplog.text
+    assert 'is no longer kept for ARQ' in caplog.text
 
 
 def test_what_vanished_while_the_agent_was_down(agent):

@@ -328,7 +328,7 @@ def test_a_file_or_its_function_but_not_both(gpus):
 def test_a_file_lacks_what_goes_along(gpus):
     gpus.remove('kfd')
     error = devices.refused(named(RENDER))
-    assert 'no file of this host is named by /dev/kfd' in str(error)
+    assert 'no file of this host matches /dev/kfd' in str(error)
 
 
 def test_a_denied_function(gpus):
@@ -727,7 +727,7 @@ def test_the_character_device_of_a_namespace(nodes, mounted, used):
 def test_a_block_device_does_not_go_along(disk):
     devices.spec({'devices': '/dev/acc1', 'with': '/dev/sdx'})
     error = devices.refused(named(A))
-    assert 'cannot go along' in str(error)
+    assert 'cannot come with' in str(error)
 
 
 # --- reboot, lost devices, changes of device_spec
@@ -1028,7 +1028,7 @@ def test_another_file_takes_its_place(nodes, monkeypatch, change):
         nodes.kernel.fail('dev/acc1/chmod', replace)
     error = devices.refused(named(A))
     assert isinstance(error, exception.DeviceBusy)
-    assert 'another file has taken its place' in str(error)
+    assert 'another file has meanwhile taken its place' in str(error)
     assert nodes.of('acc1') == (0, 6, 0o660)
 
 

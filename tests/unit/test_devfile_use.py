@@ -138,7 +138,7 @@ def test_allow_what_is_not_there_or_never_given_out(run, nodes):
     assert out.endswith('/dev/none is offered once this host has it\n')
     nodes.add('mem', 'c 1:1')
     out = run.fine('device', 'allow', '/dev/mem').out
-    assert 'cannot be given out now: /dev/mem is the memory of the' in out
+    assert 'is not available now: /dev/mem is the memory of the' in out
     assert 'below /dev' in run('device', 'allow', '/etc/passwd').err
 
 

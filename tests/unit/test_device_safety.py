@@ -194,7 +194,7 @@ def test_a_child_of_a_cleaning_command_that_does_not_die(here):
 def test_a_cleaning_command_that_asks(here):
     """The end of the input could mean yes."""
     text = cleaning_fails('sh -c "printf \'Erase it? [Y/n]\'; read x; true"')
-    assert 'probably waited for an answer' in text
+    assert 'probably waited for input' in text
     assert text.endswith('Erase it? [Y/n]')
 
 
@@ -493,7 +493,7 @@ def test_a_vf_that_has_no_link_to_its_pf_yet(here, monkeypatch):
     monkeypatch.setattr(pci_driver.PCIDriver, 'lock', late)
     err = devices.refused(devices.pci(devices.VFS[0]))
     assert isinstance(err, exception.DeviceBusy)
-    assert 'are being made' in str(err)
+    assert 'are currently being created' in str(err)
 
 
 def test_a_driver_that_has_not_let_go(here):

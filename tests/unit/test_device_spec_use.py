@@ -45,7 +45,7 @@ def test_what_the_operator_has_bound_stays_bound(here, managed):
 def test_what_the_operator_has_not_bound_is_refused(here):
     devices.spec({'address': devices.GPU, 'managed': 'no'})
     err = refused(devices.pci(devices.GPU))
-    assert 'with bind = none someone else has to bind it' in str(err)
+    assert 'with bind = none someone else must bind it' in str(err)
     assert here.writes == []
 
 

@@ -243,7 +243,7 @@ def test_ports_that_somebody_else_has_released(card, images):
     configure(images, {**ENTRY, 'num_vfs': 1})
     card.release(dfl.find(PF), 1)
     error = cause(lambda: os_acc.plug(devices.instance(), [request(0)]))
-    assert 'ports [1] are released already' in str(error)
+    assert 'ports [1] are already released' in str(error)
     assert card.calls == [('release', 1)]
 
 
@@ -408,7 +408,7 @@ def test_killed_while_it_is_bound_again(kernel, failed, images, caplog):
         program(images.add(AES))
     assert kernel.driver_of(PF) is None
     os_acc.recover()
-    assert 'was not cleaned up: PF 0000:3b:00.0' in caplog.text
+    assert 'were not cleaned up: PF 0000:3b:00.0' in caplog.text
     kernel.handlers['bind'] = failed.bind
     os_acc.recover()
     assert kernel.driver_of(PF) == 'dfl-pci'

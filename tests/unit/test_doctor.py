@@ -351,7 +351,7 @@ def kept(found, driver):
         row[1]
         for subject, rows in found.items()
         for row in rows
-        if driver in subject.split(', ') and 'not checked to the end' in row[1]
+        if driver in subject.split(', ') and 'not fully checked' in row[1]
     ]
     return text
 
@@ -603,7 +603,7 @@ def test_a_state_path_that_may_not_be_written(
     path = run.command.state_path = f'{tmp_path}/no/state'
     monkeypatch.setattr('os.access', lambda *_: False)
     text = one(findings(code=1), f'state path {path}')[1]
-    assert f'may not write in {tmp_path}' in text
+    assert f'may not write to {tmp_path}' in text
 
 
 def status_of(run, address: str) -> str:
@@ -620,7 +620,7 @@ def test_show_what_is_not_offered(here, run):
     # To offer it would not help.
     (here.sys / 'class/net/eth0/flags').write_text('0x1003\n')
     assert status_of(run, devices.NIC) == (
-        'the host uses it, so it is never given out: interface eth0 is up'
+        'the host uses it, so it is never assigned: interface eth0 is up'
     )
 
 

@@ -105,7 +105,7 @@ def test_the_instance_half(run, monkeypatch, method, act, says):
 
 def test_a_handle_that_the_plugin_does_not_take(run):
     change(run, plugin='powervm')
-    assert 'does not take' in one(run)
+    assert 'does not accept' in one(run)
 
 
 def test_a_plugged_van_without_a_handle(run):

@@ -920,7 +920,7 @@ def test_recovery_removes_copies_of_images(tool, caplog):
     directory.chmod(0o777)
     os_acc.recover()
     assert (
-        'What an interrupted programming has left was not cleaned up'
+        'Leftovers of an interrupted programming were not cleaned up'
         in caplog.text
     )
     directory.chmod(0o700)

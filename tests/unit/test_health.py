@@ -148,7 +148,7 @@ def test_what_the_command_says_of_it(tool, run, config_of):
     assert shown['health_since'].startswith('20')
     done = run.fine(*arguments, 'device', 'free', FPGA).out
     assert done.startswith(
-        f'{FPGA}: it is given out again; it was unhealthy since 20'
+        f'{FPGA}: it is in service again; it was unhealthy since 20'
     )
     assert 'exit code 3' in done
     assert 'reserved or unhealthy' in run.fails(
@@ -524,7 +524,7 @@ def test_a_cold_reboot(tool, kernel):
     err = devices.refused(request(tool))
     assert isinstance(err, exception.DeviceUnhealthy)
     assert 'a cold reboot is pending' in str(err)
-    assert 'switch the host off and on' in str(err)
+    assert 'power-cycle the host' in str(err)
     assert os_acc.get_vans().objects == []
     found = device(FPGA)
     assert (found.health, found.handles_free) == ('reboot', 0)
@@ -535,7 +535,7 @@ def test_a_cold_reboot(tool, kernel):
         health.free(journal(), FPGA)
     told = doctors_finding()
     assert told.verdict == 'warning'
-    assert told.advice == 'switch the host off and on'
+    assert told.advice == 'power-cycle the host'
     calls = len(tool.calls())
     kernel.reboot()
     os_acc.recover()

@@ -281,7 +281,7 @@ def test_a_cold_reboot(tool, told, kernel):
     tool.configure('single', activation='cold_reboot')
     program(tool)
     assert states(told) == [('error', None)]
-    assert 'only after the host was switched off and on' in told[0].reason
+    assert 'only after a power cycle of the host' in told[0].reason
     os_acc.recover()
     assert len(told) == 1
     kernel.reboot()

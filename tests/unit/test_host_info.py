@@ -161,12 +161,12 @@ class TestHasAndGet:
         with pytest.raises(exception.UnsupportedHandle) as caught:
             info.get_plugin('libvirt').get_handle('DRCHandle')
         assert str(caught.value) == (
-            "plugin 'libvirt' does not take DRCHandle; it takes: PCIHandle, "
-            'MdevHandle'
+            "plugin 'libvirt' does not accept DRCHandle; it accepts: "
+            'PCIHandle, MdevHandle'
         )
         with pytest.raises(exception.UnsupportedHandle) as caught:
             info.get_driver('silent').get_handle('DRCHandle')
-        assert "driver 'silent' does not take DRCHandle" in str(caught.value)
+        assert "driver 'silent' does not accept DRCHandle" in str(caught.value)
         assert str(caught.value).endswith('none')
 
 

@@ -121,7 +121,7 @@ def test_a_console_that_the_command_line_maps(here, options, used):
 
 def test_a_boot_display_by_the_file_of_pci(here):
     services.card(here, pci_class=0x038000, files={'boot_display': '1\n'})
-    assert 'has booted' in use()
+    assert 'the host booted' in use()
 
 
 def test_a_serial_console_by_the_list_of_consoles(here):
@@ -234,7 +234,7 @@ def adapter(kernel, option: bytes) -> str:
 def test_a_boot_option_that_names_an_adapter(here):
     """HPE: PciRoot(0x0)/Pci(0x3,0x2)/Pci(0x0,0x0)/Scsi(0x0,0x4000)."""
     address = adapter(here, services.adapter_option((3, 2), (0, 0)))
-    text = 'has booted the host from a disk of it'
+    text = 'has booted the host from one of its disks'
     assert text in use(address)
     assert text in str(devices.refused(devices.pci(address)))
     assert use(devices.DISK) == ''
@@ -708,7 +708,7 @@ BLIND = {
     'boot disk': (_firmware_not_mounted, BOOT),
     'boot disk of a BIOS': (services.partition, BOOT),
     'boot disk of a maker': (_option_of_the_maker, BOOT),
-    'boot disk without links of udev': (_no_links, 'links of udev below /dev'),
+    'boot disk without links of udev': (_no_links, "udev's links below /dev"),
     'crash dump to no disk': (
         _dump_to_no_disk,
         'kdump names /dev/disk/by-uuid/ABCD-1234, and no block device',
@@ -718,7 +718,7 @@ BLIND = {
     'algorithms': (_driver_in_the_kernel, 'uses its algorithms'),
     'CXL memory': (
         lambda kernel: services.cxl_memory(kernel, None),
-        'whether its memory is memory of the host',
+        "whether its memory is the host's memory",
     ),
     'RDMA': (
         lambda kernel: services.infiniband(kernel, None),

@@ -374,7 +374,11 @@ CASES = {
         devices.DISK,
         'swap space',
     ),
-    '/proc/fs/jbd2': (_journal, devices.DISK, 'the journal of a file system'),
+    '/proc/fs/jbd2': (
+        _journal,
+        devices.DISK,
+        'the journal of a mounted file system',
+    ),
     '/sys/class/rnbd-server': (_rnbd, devices.DISK, 'the RNBD target'),
     '/sys/class/block/NAME/holders': (
         _function(f'block/{NAME}/holders/dm-0', ''),

@@ -791,7 +791,9 @@ def test_doctor(dsa, kernel):
     devices.spec({'idxd': IAA}, {'address': DSA}, ENTRY)
     missing, hidden = diagnosed()
     assert f'no device is at {IAA} now' in missing[1]
-    assert f'device_spec, entry 2 names {DSA}, and counts before' in hidden[1]
+    assert (
+        f'device_spec, entry 2 names {DSA}, and takes precedence' in hidden[1]
+    )
     devices.spec(ENTRY)
     enabled_by_hand(dsa)
     ((verdict, text),) = diagnosed()

@@ -503,7 +503,7 @@ def test_a_journal_removed_just_after_its_check(opened, monkeypatch):
         os.unlink(opened.path)
 
     monkeypatch.setattr(journal_file, 'prepare', remove)
-    with pytest.raises(exception.JournalError, match='removed just now'):
+    with pytest.raises(exception.JournalError, match='has just been removed'):
         opened.entries()
 
 

@@ -467,7 +467,7 @@ class TestPlugin:
         with pytest.raises(exception.UnsupportedHandle) as caught:
             text_of(plugin, handle)
         assert str(caught.value) == (
-            f"plugin 'libvirt' does not take {name}; it takes: PCIHandle, "
+            f"plugin 'libvirt' does not accept {name}; it accepts: PCIHandle, "
             'MdevHandle, BlockHandle, TestHandle'
         )
 

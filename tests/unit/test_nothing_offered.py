@@ -144,7 +144,7 @@ def a_pf_without_a_driver(kernel):
     gpu(kernel, driver=None, ids='8086:56c0')
     return (
         {'num_vfs': 2, 'resource_class': 'CUSTOM_V'},
-        'no driver that could make VFs',
+        'no driver that could create VFs',
     )
 
 

@@ -231,19 +231,19 @@ def no_answer(model):
         (
             no_driver,
             exception.DeviceError,
-            'it is bound to no driver, which makes no file below /dev/accel',
+            'it is bound to no driver, which creates no file below /dev/accel',
         ),
         (
             makes_no_file,
             exception.DeviceError,
-            'it is bound to intel_vpu, which makes no file below /dev/accel',
+            'it is bound to intel_vpu, which creates no file below /dev/accel',
         ),
         (nobody, exception.DeviceError, 'the user nobody-of-that-name'),
         (no_group, exception.DeviceError, 'the group no-group-of-that-name'),
         (
             of_a_pf,
             exception.DeviceError,
-            f'it is a VF of {OTHER}, and os-acc gives out NPUs as whole',
+            f'it is a VF of {OTHER}, and os-acc assigns NPUs as whole',
         ),
         (with_vfs, exception.DeviceBusy, 'it is a PF that has 2 VFs'),
         (
@@ -268,10 +268,10 @@ def test_what_is_refused(npu, prepare, kind, text):
 def test_the_doctor_says_why_an_entry_offers_nothing(npu):
     makes_no_file(npu)
     (found,) = devices.problems()
-    assert 'which makes no file below /dev/accel' in found.text
+    assert 'which creates no file below /dev/accel' in found.text
     assert os_acc.get_devices().__len__() == 0
     error = devices.refused(wanted())
-    assert 'which makes no file below /dev/accel' in str(error)
+    assert 'which creates no file below /dev/accel' in str(error)
 
 
 def test_a_platform_device_is_refused(npu):
@@ -279,9 +279,10 @@ def test_a_platform_device_is_refused(npu):
     devices.spec({'npu': {}, 'address': 'fdab0000.npu'})
     (found,) = devices.problems()
     text = (
-        'fdab0000.npu is no PCI function, and os-acc resets an NPU between '
-        'two tenants by binding its PCI function again: if the next tenant '
-        f'may have it without a reset, offer its file with "devices": "{path}"'
+        'fdab0000.npu is not a PCI function, and os-acc resets an NPU '
+        'between two tenants by binding its PCI function again: if the next '
+        'tenant may get it without a reset, offer its file with "devices": '
+        f'"{path}"'
     )
     assert text in found.text
     assert text in str(devices.refused(wanted()))
@@ -448,13 +449,13 @@ def test_it_does_not_come_back(npu):
     error = cause(instance)
     assert (
         'NPU 0000:00:0b.0' in str(error)
-        and 'its kernel driver intel_vpu has not made a file below /dev/accel '
-        'again'
+        and 'its kernel driver intel_vpu has not created a file below '
+        '/dev/accel again'
         in str(error)
     )
     (left,) = os_acc.get_vans()
     assert (left.uuid, left.state) == (van.uuid, 'error')
-    assert 'has not made a file below /dev/accel again' in left.error
+    assert 'has not created a file below /dev/accel again' in left.error
     # Nobody gets it meanwhile, not even by its file or by VFIO.
     npu.broken.clear()
     npu.sync()

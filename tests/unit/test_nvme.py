@@ -234,7 +234,7 @@ def test_what_cannot_be_emptied_is_known_at_plug_time(
     for act in (cleaning.check, empty):
         with pytest.raises(function.Unsupported, match=text) as caught:
             act(*((ADDRESS, is_vf) if act is cleaning.check else (is_vf,)))
-        assert 'Model serial cannot be emptied' in str(caught.value)
+        assert 'Model serial cannot be erased' in str(caught.value)
         assert 'cleaning_command' in str(caught.value)
     assert drive.formatted == drive.sanitized == []
 

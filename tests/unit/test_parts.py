@@ -195,7 +195,7 @@ class TestFPGAs:
         assert 'programming is dynamic' in text
         assert 'sriov_numvfs' in text
         text = str(devices.refused(devices.pci(vendor.FPGA)))
-        assert 'VFs with regions of their own of it only' in text
+        assert 'VFs with their own regions of it only' in text
 
     def test_a_programmed_card_without_sriov(self, kernel, tmp_path):
         tool = vendor.installed(kernel, tmp_path / 'vendor')

@@ -169,7 +169,7 @@ def test_what_is_there_now_is_not_cleaned_for_a_vf(card):
 
 
 def test_a_mediated_device_of_a_card_for_vfs(kernel):
-    """Somebody else has made it, such as Nova for a guest of its own."""
+    """Somebody else has created it, such as Nova for a guest of its own."""
     path = kernel.add_function(CARD, totalvfs=2, **QAT)
     kernel.add_mdev_parent(path, {'qat-1': 1}, 4)
     kernel.create_mdev(path / 'mdev_supported_types/qat-1', UUID)

@@ -96,7 +96,7 @@ def test_a_listed_vf_is_another_function_when_it_is_taken(kernel):
     (van,) = os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_VF')])
     assert van.handle.address == OTHER
     text = str(devices.refused(devices.wanted('CUSTOM_VF')))
-    assert f'0000:6b:00.2 is busy: it is no VF of PF {CARD} now' in text
+    assert f'0000:6b:00.2 is busy: it is not a VF of PF {CARD} now' in text
     assert kernel.driver_of('0000:6b:00.2') != 'vfio-pci'
 
 
@@ -108,7 +108,7 @@ def test_a_new_vf_is_not_in_the_way(kernel):
     devices.spec(VFS)
     initialize()
     text = str(devices.refused(devices.wanted('CUSTOM_VF')))
-    assert f'{OTHER} is busy: it is no VF of PF {CARD} now' in text
+    assert f'{OTHER} is busy: it is not a VF of PF {CARD} now' in text
 
 
 # --- the PF beside its VFs

@@ -184,7 +184,7 @@ def test_the_request_may_say_who_binds(here):
 def test_bound_by_nobody(here):
     os_acc.CONF.set_override('bind', 'none', 'os_acc_pci')
     err = cause(devices.pci(devices.DISK))
-    assert 'someone else has to bind it' in str(err)
+    assert 'someone else must bind it' in str(err)
     here.bind(devices.GPU, 'vfio-pci')
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(devices.GPU)])

@@ -221,7 +221,7 @@ def test_a_record_of_another_boot_does_not_count(here):
     privileged_vfs.create_vfs(devices.PF, 2, 2.0)
     here.boot()
     assert privileged_vfs.remove_vfs(devices.PF, 2.0) == [
-        'os-acc has no record that it made them'
+        'os-acc has no record of creating them'
     ]
     assert privileged_vfs.made_vfs(devices.PF, 2.0) == 0
     assert sriov.count(devices.PF) == 2

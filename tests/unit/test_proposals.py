@@ -152,7 +152,7 @@ def test_what_is_in_the_way(here):
     here.add_function('0000:3c:00.1', '10de:10f8', 0x040300, 'snd', group=9)
     found = proposed()
     assert (
-        'cannot be given out now: it is in no IOMMU group'
+        'not available now: it is not in an IOMMU group'
         in (found['0000:3b:00.0'])
     )
     assert '0000:3c:00.1' in found['0000:3c:00.0']

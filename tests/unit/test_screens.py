@@ -206,9 +206,9 @@ def differences(self, parsed_args):
             VAN,
             JOB_VAN,
             'pci/0000:3b:02.1',
-            'The VAN is plugged, but its ARQ does not exist any more',
-            'If the instance does not need it any more: os-acc unplug '
-            f'{JOB_VAN} --van {VAN}',
+            'The VAN is plugged, but its ARQ no longer exists',
+            f'If the instance no longer needs it: os-acc unplug {JOB_VAN} '
+            f'--van {VAN}',
             None,
         )
     ]

@@ -76,7 +76,7 @@ def test_root_refuses_what_cannot_be_emptied(here):
     with pytest.raises(exception.DeviceError) as caught:
         storage_calls.hand_out(RAID, str(uuid.uuid4()), 2.0)
     assert caught.value.kwargs['reason'].startswith(
-        'it stores data (class 0104), and os-acc itself can empty only'
+        'it stores data (class 0104), and os-acc itself can erase only'
     )
 
 
@@ -109,7 +109,7 @@ def test_one_that_the_operator_has_bound_is_checked_too(here, drive):
     devices.spec({'address': devices.DISK, 'bind': 'none'}, HOST)
     here.unbind(devices.DISK)
     here.bind(devices.DISK, VFIO)
-    assert 'cannot be emptied' in str(refusal(devices.DISK))
+    assert 'cannot be erased' in str(refusal(devices.DISK))
     drive.oacs = 2
     instance = plug()
     write(drive)
@@ -330,7 +330,7 @@ def test_bound_to_a_driver_of_somebody_else(here, drive):
     instance = plug()
     here.unbind(devices.DISK)
     here.bind(devices.DISK, 'uio_pci_generic')
-    with pytest.raises(exception.UnplugException, match='was not emptied'):
+    with pytest.raises(exception.UnplugException, match='was not erased'):
         os_acc.unplug(instance)
     here.unbind(devices.DISK)
     os_acc.unplug(instance)

@@ -258,7 +258,7 @@ def test_base_without_force_asks_and_gets_no_answer(tools, image, mode, name):
         function_id='shell',
     )
     assert text.endswith('Are you sure you wish to proceed? [Y/n]:')
-    assert 'probably waited for an answer' in text
+    assert 'probably waited for input' in text
     # The copy keeps the extension, which the tool looks at.
     assert ('Non-xsabin' in text) is (name == 'shell.bin')
     assert tools.calls() == []

@@ -29,9 +29,9 @@ def directory(path: str) -> Iterator[finding.Finding]:
         yield finding.Finding(
             f'file system of CDI specs {path}',
             finding.WARNING,
-            f'it is {kind}, and no tmpfs: specs stay there over a reboot. '
-            'Until os-acc recover has run, a container that is started with '
-            'one gets device numbers of the last boot, which may be those of '
+            f'it is {kind}, not a tmpfs: specs survive a reboot there. Until '
+            'os-acc recover has run, a container that is started with one '
+            'gets device numbers of the last boot, which may be those of '
             'other devices now',
             'set [os_acc_cdi] spec_dir to /var/run/cdi; or start containers '
             'only after os-acc recover',
@@ -82,14 +82,14 @@ def _access(path: str) -> Iterator[finding.Finding]:
             yield finding.Finding(
                 subject,
                 finding.OK,
-                'it does not exist; the first plug makes it',
+                'it does not exist; the first plug creates it',
             )
             return
         yield finding.Finding(
             subject,
             finding.ERROR,
             'neither it nor the directory above it exists',
-            'make the directory above it, or set [os_acc_cdi] spec_dir to a '
+            'create the directory above it, or set [os_acc_cdi] spec_dir to a '
             'directory that the container runtimes read',
         )
         return
@@ -97,20 +97,20 @@ def _access(path: str) -> Iterator[finding.Finding]:
         yield finding.Finding(
             subject,
             finding.ERROR,
-            'it is a link or a file, and no directory',
+            'it is a link or a file, not a directory',
             'set [os_acc_cdi] spec_dir to the directory itself',
         )
     elif found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield finding.Finding(
             subject,
             finding.ERROR,
-            f'others than root can write in it (user id {found.st_uid}, '
-            f'{stat.filemode(found.st_mode)}), and container runtimes do as '
-            'root what its files say. os-acc writes no spec into it',
+            f'users other than root can write to it (user id {found.st_uid}, '
+            f'{stat.filemode(found.st_mode)}), and container runtimes execute '
+            "its files' instructions as root. os-acc writes no spec into it",
             f'run chown root:root {path} and chmod 755 {path}',
         )
     else:
-        yield finding.Finding(subject, finding.OK, 'only root can write in it')
+        yield finding.Finding(subject, finding.OK, 'only root can write to it')
 
 
 def leftovers(

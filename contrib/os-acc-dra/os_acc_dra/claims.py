@@ -66,7 +66,7 @@ def allocated(
     if not status.get('allocation'):
         raise errors.ClaimRefused(f'{wanted} is not allocated')
     if not status.get('reservedFor'):
-        raise errors.ClaimRefused(f'{wanted} is reserved for no Pod')
+        raise errors.ClaimRefused(f'{wanted} is not reserved for a Pod')
     own = [each for each in _results(claim) if each['driver'] == driver]
     if not own:
         raise errors.ClaimRefused(f'{wanted} has no device of {driver}')
@@ -82,7 +82,7 @@ def _check(result: Mapping[str, Any], wanted: Reference, node: str) -> None:
     device = f'{wanted}: device {result["device"]}'
     if result['pool'] != node:
         raise errors.ClaimRefused(
-            f'{device} is of the pool {result["pool"]}, expected {node}, the '
+            f'{device} is in the pool {result["pool"]}, expected {node}, the '
             'name of this node'
         )
     if result.get('adminAccess'):

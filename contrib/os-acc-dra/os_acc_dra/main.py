@@ -114,7 +114,7 @@ def _go_on(
     next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
     while not ended.wait(_PERIOD):
         if not served.is_reachable():
-            LOG.error('A socket was removed. A new start makes it again')
+            LOG.error('A socket was removed. A restart creates it again')
             return 1
         if time.monotonic() >= next_search:
             _release_orphans(conf, server)

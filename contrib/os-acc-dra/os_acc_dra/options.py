@@ -43,14 +43,14 @@ OPTS = (
         default=40.0,
         min=0.1,
         max=44.0,
-        help='Seconds after which a call of the kubelet is answered with what '
-        'is still going on. The kubelet itself gives up after 45.',
+        help='Seconds after which a kubelet call is answered with what is '
+        'still in progress. The kubelet itself gives up after 45.',
     ),
     cfg.FloatOpt(
         'publish_interval',
         default=10.0,
         min=0.1,
-        help='Seconds between two looks at the devices for the '
+        help='Seconds between two checks of the devices for the '
         'ResourceSlices.',
     ),
     cfg.FloatOpt(
@@ -58,14 +58,14 @@ OPTS = (
         default=600.0,
         min=1,
         help='Seconds between two searches for devices of claims that neither '
-        'the kubelet nor the API server has any more.',
+        'the kubelet nor the API server still has.',
     ),
     cfg.FloatOpt(
         'orphan_age',
         default=600.0,
         min=0,
-        help='Seconds for which nothing of such a claim must have changed '
-        'before its devices are released.',
+        help='Seconds for which such a claim must be unchanged before its '
+        'devices are released.',
     ),
 )
 

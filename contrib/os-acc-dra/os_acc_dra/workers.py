@@ -99,7 +99,7 @@ class Worker:
         if before is not None:
             text = f'waits for the end of {before.kind} ({before.state()})'
         seconds = time.monotonic() - self._since
-        failed = f'; the try before: {self._failed}' if self._failed else ''
+        failed = f'; previous attempt: {self._failed}' if self._failed else ''
         return f'{text}, {seconds:.0f} s{failed}'
 
 

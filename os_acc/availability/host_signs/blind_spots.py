@@ -44,9 +44,9 @@ def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
         name := host.once(rdma_signs.untold).get(function.address)
     ) is not None:
         yield (
-            'the kernel does not tell how many programs use its RDMA device '
-            f'{name}: it counts as free until root looks for open files, just '
-            'before it is taken',
+            'the kernel does not show how many programs use its RDMA device '
+            f'{name}: it counts as free until root checks for open files, '
+            'just before it is taken',
             'use Linux 5.0 or later',
         )
 
@@ -61,11 +61,11 @@ def _console(
         and not sysfs.read_long(f'{sysfs.PROC}/iomem')
     ):
         yield (
-            "no file tells whether the host's console is on it: it is no VGA "
-            'controller, this kernel has no file boot_display, and '
+            "no file shows whether the host's console is on it: it is not a "
+            'VGA controller, this kernel has no file boot_display, and '
             '/proc/iomem cannot be read',
-            'look where the console is, or deny the device; Linux 6.18 and '
-            'later tell',
+            'find out where the console is, or deny the device; Linux 6.18 '
+            'and later show it',
         )
 
 
@@ -86,28 +86,28 @@ def _boot(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
     efi = f'{sysfs.SYS}/firmware/efi'
     if not sysfs.names(f'{sysfs.SYS}/firmware'):
         why = '/sys/firmware is empty, as in many containers'
-        advice = 'start the container so that it has the /sys of the host'
+        advice = "give the container the host's /sys"
     elif not sysfs.names(efi):
-        why = 'the host has not booted with UEFI'
+        why = 'the host did not boot with UEFI'
         advice = (
-            'on x86, load the module edd; else deny the disk that has the '
-            'boot loader'
+            'on x86, load the module edd; otherwise deny the disk that has '
+            'the boot loader'
         )
     elif not sysfs.names(f'{efi}/efivars'):
-        why = 'the variables of the firmware are not mounted'
+        why = 'the firmware variables are not mounted'
         advice = (
             f'mount efivarfs at {efi}/efivars, also in the container that '
             'os-acc runs in'
         )
     elif not sysfs.names(f'{sysfs.DEV}/disk'):
-        why = 'the links of udev below /dev/disk are not here'
-        advice = 'in a container, let it have the /dev of the host'
+        why = "udev's links below /dev/disk are missing"
+        advice = "in a container, give it the host's /dev"
     else:
         why = 'its boot option names no disk of this host'
         advice = 'deny the disk that has the boot loader: efibootmgr -v'
     yield (
-        'no file tells from which disk the firmware has booted the host: '
-        f'{why}. A boot partition that is not mounted is not seen',
+        f'no file shows from which disk the firmware booted the host: {why}. '
+        'A boot partition that is not mounted is not detected',
         advice,
     )
 
@@ -115,21 +115,21 @@ def _boot(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
 def _dump(host: Snapshot) -> Iterator[tuple[str, str]]:
     if not boot_signs.has_crash_kernel():
         return
-    start = 'no file tells whether the crash kernel writes its dump to it: '
-    advice = 'else deny the disk that is to have the dump'
+    start = 'no file shows whether the crash kernel writes its dump to it: '
+    advice = 'otherwise deny the disk that is to get the dump'
     names = boot_signs.KDUMP_FILES
     if not any(sysfs.read_long(f'{sysfs.ETC}/{name}') for name in names):
         files = ', '.join(f'/etc/{name}' for name in names)
         yield (
             f'{start}a crash kernel is loaded, and there is none of {files}',
-            f'in a container, mount the file of the host there; {advice}',
+            f"in a container, mount the host's file there; {advice}",
         )
     elif unknown := boot_signs.unknown_dump_targets(host):
         paths = ', '.join(f'/dev/{x.replace("!", "/")}' for x in unknown)
         yield (
             f'{start}kdump names {paths}, and no block device '
             'has that name here',
-            f'in a container, let it have the /dev of the host; {advice}',
+            f"in a container, give it the host's /dev; {advice}",
         )
 
 
@@ -143,9 +143,9 @@ def _pools(
         and not sysfs.names(sysfs.UDEV_DATA)
     ):
         yield (
-            'no file tells whether it is a member of a ZFS pool: '
+            'no file shows whether it is a member of a ZFS pool: '
             f'{", ".join(pools)} is imported, and udev has nothing in '
-            '/run/udev/data. It counts as free until root looks whether '
+            '/run/udev/data. It counts as free until root checks whether '
             'somebody has opened it, just before it is taken',
             'in a container, mount /run/udev of the host there',
         )
@@ -158,10 +158,10 @@ def _crypto(function: pci.Function) -> Iterator[tuple[str, str]]:
         and not any(kernel_signs.crypto_modules(function))
     ):
         yield (
-            "no file tells whether the host's kernel uses its algorithms: "
-            f'driver {function.driver} is no module, and /proc/crypto does '
-            'not tell the drivers in the kernel apart',
-            'see the algorithms with a refcnt above 1 in /proc/crypto',
+            "no file shows whether the host's kernel uses its algorithms: "
+            f'driver {function.driver} is not a module, and /proc/crypto does '
+            'not distinguish built-in drivers',
+            'check the algorithms with a refcnt above 1 in /proc/crypto',
         )
 
 
@@ -171,8 +171,8 @@ def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
     )
     if number is None and not vfio.is_bound(function):
         yield (
-            'no file tells whether its memory is memory of the host: the '
-            'kernel shows no decoders_committed of it',
+            "no file shows whether its memory is the host's memory: the "
+            'kernel shows no decoders_committed for it',
             'load the modules cxl_mem and cxl_port, and use Linux 6.7 or '
-            'later; do not give the device away before you know',
+            'later; do not offer the device before you know',
         )

@@ -168,7 +168,7 @@ SIGNS = (
     ),
     sign.BlockSign(
         '/etc/fstab, with an autofs in /proc/PID/mountinfo',
-        'It is mounted as soon as somebody looks there (x-systemd.automount).',
+        'It is mounted as soon as somebody accesses it (x-systemd.automount).',
         'systemd 205',
         _mounted_on_demand,
     ),
@@ -183,8 +183,7 @@ SIGNS = (
     ),
     sign.BlockSign(
         '/sys/fs/btrfs/UUID/devices/NAME',
-        'It is a member of a btrfs that is mounted. mountinfo names one '
-        'member only.',
+        'It is a member of a mounted btrfs. mountinfo names only one member.',
         'Linux 3.14',
         _in_btrfs,
     ),
@@ -223,8 +222,8 @@ SIGNS = (
     sign.BlockSign(
         '/sys/class/block/loopN/loop/backing_file, '
         '/sys/class/block/zramN/backing_dev',
-        'A loop device or zram keeps its data on it. The path may be that of '
-        'another mount namespace: the loop device itself tells root the '
+        'A loop device or zram keeps its data on it. The path may belong to '
+        'another mount namespace: the loop device itself shows root the '
         'number.',
         'Linux 2.6.37, 4.14',
         _backs,

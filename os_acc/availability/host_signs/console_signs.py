@@ -203,7 +203,7 @@ SIGNS = (
         '/sys/class/drm/NAME/boot_display, '
         '/sys/bus/pci/devices/ADDRESS/boot_display',
         'The host has booted on a screen that is connected to it. Displays '
-        'that are no VGA controllers (class 0380) have this file, too.',
+        'that are not VGA controllers (class 0380) have this file, too.',
         'Linux 6.17 (PCI), 6.18 (DRM)',
         _boot_display,
     ),

@@ -53,8 +53,9 @@ SIGNS = (
     ),
     sign.InterfaceSign(
         '/sys/class/net/NAME/flags',
-        'It is up. Whatever has a route, an address or a connection by it '
-        'needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their targets.',
+        'It is up. Whatever has a route, an address or a connection through '
+        'it needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their '
+        'targets.',
         'Linux 2.6.12',
         _is_up,
     ),

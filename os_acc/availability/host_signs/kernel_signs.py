@@ -154,9 +154,9 @@ SIGNS = (
         '/proc/crypto, with /sys/bus/pci/drivers/NAME/module and '
         '/sys/module/NAME/holders',
         'Somebody uses an algorithm of its driver (refcnt above 1): dm-crypt, '
-        'IPsec, kTLS, zswap or a program by AF_ALG. Each function with the '
-        'driver counts, because the file does not say which one is used; but '
-        'not a QAT device whose file qat/state says down, nor one of the '
+        'IPsec, kTLS, zswap or a program through AF_ALG. Each function with '
+        'the driver counts, because the file does not show which one is used; '
+        'but not a QAT device whose file qat/state says down, nor one of the '
         'driver idxd, whose work queues are a sign of their own.',
         'Linux 2.6.15',
         _crypto,

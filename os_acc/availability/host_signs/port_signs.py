@@ -133,9 +133,9 @@ SIGNS = (
     sign.FunctionSign(
         '/sys/kernel/config/nvmet/ports/N/addr_traddr, with '
         '/sys/class/fc_host/hostN/port_name or /proc/net/route',
-        'A port of the NVMe target has an address of its interface, or is '
-        'its port of Fibre Channel. A port that listens at any address '
-        'depends on no certain card.',
+        'A port of the NVMe target has an address of its interface, or is its '
+        'port of Fibre Channel. A port that listens on any address depends on '
+        'no particular card.',
         'Linux 4.8',
         _nvmet,
     ),

@@ -58,7 +58,8 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
         for name, path in classes.of_class('watchdog'):
             state = sysfs.read(f'{path}/state')
             if state != 'inactive':
-                text = 'runs' if state else 'may run: the kernel does not tell'
+                text = 'runs' if state else 'may run: the kernel does not '
+                'show it'
                 yield (
                     path,
                     service_refusals.WATCHDOG.say(name=name, state=text),
@@ -115,7 +116,7 @@ SIGNS = (
     ),
     sign.HostSign(
         '/sys/class/watchdog/NAME/state',
-        'A watchdog on it runs, and resets the host when nobody serves it. '
+        'A watchdog on it runs, and resets the host when nothing serves it. '
         'Without the file it counts as running.',
         'Linux 4.5',
         _watchdogs,

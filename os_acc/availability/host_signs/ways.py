@@ -247,7 +247,7 @@ def _told(path: str) -> str | None:
 WAYS = (
     (
         '/sys/class/block/NAME, /sys/class/net/NAME',
-        'The path of the link has each PCI function on the way: the card, '
+        'The path of the link has each PCI function on the path: the card, '
         'the bridges above it, and the VMD endpoint of a PCI domain.',
         'Linux 2.6.26',
     ),
@@ -282,7 +282,7 @@ WAYS = (
         '/proc/net/route, ipv6_route and if_inet6',
         'A disk of NVMe over TCP or RDMA depends on its interface: '
         'host_iface, else the interface of host_traddr or src_addr, else the '
-        'route to traddr; on all interfaces, if nothing tells.',
+        'route to traddr; on all interfaces, if nothing shows it.',
         'Linux 4.8 (RDMA), 5.0 (TCP)',
     ),
     (

@@ -35,15 +35,15 @@ FILE_CONTRADICTION = Refusal(
     '[os_acc] device_spec contradicts itself: {one} and {others} offer one of '
     'its files in different ways',
     'For example, one entry shares a file and another one does not, or the '
-    'files go along with different ones.',
-    'let one entry name the file, or let both say the same',
+    'entries add different files in with.',
+    'let only one entry name the file, or give both the same settings',
 )
 FILE_LACKS = Refusal(
     Kind.UNSUITABLE,
-    'no file of this host is named by {pattern}, which its entry has in with',
-    'A file that goes along with the device is missing, such as '
-    '/dev/nvidia-uvm before its module is loaded.',
-    'load the module that makes the file, or correct the entry',
+    'no file of this host matches {pattern}, which its entry has in with',
+    'A file that comes with the device is missing, such as /dev/nvidia-uvm '
+    'before its module is loaded.',
+    'load the module that creates the file, or correct the entry',
 )
 FILE_NO_ACCOUNT = Refusal(
     Kind.UNSUITABLE,
@@ -53,7 +53,7 @@ FILE_NO_ACCOUNT = Refusal(
 )
 FILE_KEEPS_DATA = Refusal(
     Kind.UNSUITABLE,
-    'it stores data, and os-acc does not empty it between two instances: '
+    'it stores data, and os-acc does not erase it between two instances: '
     '{remedy}',
     'It is a block device, or belongs to a controller of disks.',
     'set keeps_data in its entry if the next instance may read what the last '
@@ -61,16 +61,15 @@ FILE_KEEPS_DATA = Refusal(
 )
 FILE_NEVER = Refusal(
     Kind.HOST_USE,
-    '{path} is {what}, which is never given out',
-    'The file gives access to the whole host, or the host cannot do without '
-    'it.',
+    '{path} is {what}, which is never assigned',
+    'The file gives access to the whole host, or the host needs it.',
     'remove it from device_spec',
 )
 FILE_BLOCK_ALONG = Refusal(
     Kind.HOST_USE,
-    '{path} is a block device, which cannot go along with other devices',
+    '{path} is a block device, which cannot come with other devices',
     'The key with of its entry names a block device.',
-    'offer it by an entry of its own',
+    'offer it in its own entry',
 )
 FILE_LOOP = Refusal(
     Kind.HOST_USE,
@@ -82,8 +81,7 @@ FILE_SHARED_NOT_CLEANED = Refusal(
     Kind.UNSUITABLE,
     '[os_acc] cleaning_command is set, and it cannot be run for files that '
     'several VANs share',
-    'A device that VANs share is never free of tenants, so no moment is '
-    'right to clean it.',
+    'A device that VANs share always has tenants, so it can never be cleaned.',
     'remove shared from its entry, or unset cleaning_command',
 )
 FILE_FUNCTION_TAKEN = Refusal(
@@ -96,7 +94,7 @@ FILE_FUNCTION_TAKEN = Refusal(
 FILE_SHARES = Refusal(
     Kind.ALLOCATED,
     '{number} VANs have it, and its entry sets shared to {most}',
-    'As many VANs as may share the file have it.',
+    'The maximum number of VANs share the file.',
     'request another device, release one of them, or raise shared',
 )
 FILE_NUMBER = Refusal(
@@ -119,6 +117,6 @@ FILE_QUEUE = Refusal(
     Kind.ALLOCATED,
     'it is a work queue that os-acc has set up for VAN {van}',
     'The driver idxd has given the work queue to a VAN. The globs of an entry '
-    'with devices name its file, too.',
+    'with devices match its file, too.',
     'let the globs name other files, or remove the entry with idxd',
 )

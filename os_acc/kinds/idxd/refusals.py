@@ -16,8 +16,8 @@ NOT_FOR_QUEUES = Refusal(
 NO_IDXD = Refusal(
     Kind.UNSUITABLE,
     'it is bound to {driver}, and not to the kernel driver idxd: {remedy}',
-    'Its entry has idxd. The module is not loaded, the function is no DSA or '
-    'IAA, or it is bound to VFIO.',
+    'Its entry has idxd. The module is not loaded, the function is not a DSA '
+    'or IAA, or it is bound to VFIO.',
     'load the module (modprobe idxd; CONFIG_INTEL_IDXD), and bind it to idxd',
 )
 NO_PASID = Refusal(
@@ -25,8 +25,8 @@ NO_PASID = Refusal(
     'pasid_enabled of {device} is 0, so the kernel enables neither shared nor '
     'other work queues for programs: {remedy}',
     'Without an IOMMU that translates for each process (SVA), a program with '
-    'a work queue could reach all memory of the host. Old kernels would '
-    'enable a dedicated queue all the same; os-acc does not.',
+    'a work queue could access all memory of the host. Old kernels would '
+    'enable a dedicated queue nevertheless; os-acc does not.',
     'enable VT-d in the firmware, boot with intel_iommu=on,sm_on, and load '
     'idxd with sva=1',
 )
@@ -47,13 +47,13 @@ HALTED = Refusal(
     Kind.UNHEALTHY,
     'the state of {device} is {state}: {remedy}',
     'The hardware has stopped after an error.',
-    'look at its file errors and the log of the kernel, then reset the '
-    'function or boot the host',
+    'check its file errors and the kernel log, then reset the function or '
+    'reboot the host',
 )
 ENABLED_BY_OTHERS = Refusal(
     Kind.HOST_USE,
-    'somebody else has enabled {device}, and the kernel lets nobody set the '
-    'sizes of its work queues until it is disabled: {remedy}',
+    'somebody else has enabled {device}, and the sizes of its work queues '
+    'cannot be set until it is disabled: {remedy}',
     'The kernel or an operator uses it, for example by accel-config.',
     'run accel-config disable-device {device}, or offer its enabled work '
     'queues as device files instead',

@@ -15,31 +15,32 @@ NOT_FOR_NPU = Refusal(
 )
 NPU_NO_PCI = Refusal(
     Kind.UNSUITABLE,
-    '{device} is no PCI function, and os-acc resets an NPU between two '
+    '{device} is not a PCI function, and os-acc resets an NPU between two '
     'tenants by binding its PCI function again: {remedy}',
     'Its entry has npu. The device is part of the processor, such as the NPU '
     'of an ARM board with the driver rocket.',
-    'if the next tenant may have it without a reset, offer its file with '
+    'if the next tenant may get it without a reset, offer its file with '
     '"devices": "{path}"',
 )
 NPU_VF = Refusal(
     Kind.UNSUITABLE,
-    'it is a VF of {pf}, and os-acc gives out NPUs as whole devices: {remedy}',
+    'it is a VF of {pf}, and os-acc assigns NPUs as whole devices: {remedy}',
     'Its entry has npu.',
     'offer the VF without npu, for VFIO',
 )
 NPU_NO_DRIVER = Refusal(
     Kind.UNSUITABLE,
-    'it is bound to {driver}, which makes no file below /dev/accel: {remedy}',
-    'Its entry has npu. The module is not loaded, the function is no NPU, its '
-    'driver has failed to start it, or it is bound to VFIO.',
+    'it is bound to {driver}, which creates no file below /dev/accel: '
+    '{remedy}',
+    'Its entry has npu. The module is not loaded, the function is not an NPU, '
+    'its driver has failed to start it, or it is bound to VFIO.',
     'load the module of its vendor (ivpu, amdxdna, habanalabs, qaic), and '
-    'look at the log of the kernel for its errors',
+    'check the kernel log for its errors',
 )
 NPU_NO_ACCOUNT = Refusal(
     Kind.UNSUITABLE,
     'the {kind} {name} of its entry of device_spec does not exist on this '
     'host',
-    'owner or group of npu names nobody.',
+    'owner or group of npu does not exist.',
     'add the {kind}, or correct the entry',
 )

@@ -18,19 +18,19 @@ LOCAL = Refusal(
     'block device {name} with this name belongs to the controller {controller}'
     ' of this host ({transport}), not to a remote target: {remedy}',
     'An NVMe drive of this host, or a copy of one, has the same UUID.',
-    'remove the namespace from the entry; a local drive is given out by its '
-    'PCI address',
+    'remove the namespace from the entry; a local drive is offered by its PCI '
+    'address',
 )
 OTHER_TARGET = Refusal(
     Kind.UNSUITABLE,
     'block device {name} with this name comes from the subsystem {nqn}, not '
     'from that of its entry: {remedy}',
     'Two targets export a namespace with the same UUID.',
-    'correct the NQN of the entry, or give each namespace a UUID of its own',
+    'correct the NQN of the entry, or give each namespace its own UUID',
 )
 TWICE = Refusal(
     Kind.UNSUITABLE,
-    'it is there more than once, as the block devices {names}, and a guest '
+    'it appears more than once, as the block devices {names}, and a guest '
     'would get an arbitrary one: {remedy}',
     "Several connections lead to it, and the kernel's native multipathing is "
     'off.',
@@ -38,7 +38,8 @@ TWICE = Refusal(
 )
 GIVEN = Refusal(
     Kind.ALLOCATED,
-    'instance {instance} has it, by the record of the privileged daemon',
+    'instance {instance} has it, according to the record of the privileged '
+    'daemon',
     'A VAN had it, and was not released: the journal was lost, or belongs to '
     'another state_path.',
     'release that instance: os-acc unplug {instance}; if no VAN is left, plug '

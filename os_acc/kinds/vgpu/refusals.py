@@ -14,8 +14,8 @@ NO_VGPU_TYPE = Refusal(
     Kind.NOT_OFFERED,
     '[os_acc] device_spec has no vgpu_type for it',
     'Its entry has neither vgpu_type nor bind = none.',
-    'set vgpu_type to the id or the name of the type; or bind to none, if '
-    'the types are set already',
+    'set vgpu_type to the ID or the name of the type; or bind to none, if the '
+    'types are already set',
 )
 VGPU_TYPE_UNSET = Refusal(
     Kind.UNSUITABLE,
@@ -46,13 +46,13 @@ VGPU_TYPES = Refusal(
 )
 VGPUS_FULL = Refusal(
     Kind.NO_CAPACITY,
-    'its card has as many vGPUs as fit into it: at most {places} of this type',
+    'its card is full: it can have at most {places} vGPUs of this type',
     'max_instances, or the vGPU manager, limits their number.',
     'release a vGPU of the card, or correct max_instances',
 )
 NO_ROOM = Refusal(
     Kind.NO_CAPACITY,
-    'the vGPUs of the card leave no room for one more of its type',
+    'the vGPUs of the card leave no capacity for one more of its type',
     'Only in the inventory.',
     'release a vGPU of the card, or correct max_instances',
 )

@@ -108,7 +108,7 @@ def take(
             if found.spec.shared is None:
                 _check_still_free(found, note, spec is not None)
 
-    waiting.at_most(act, seconds, f'device file {name} to be given out')
+    waiting.at_most(act, seconds, f'device file {name} to be assigned')
 
 
 @context.entry
@@ -156,7 +156,7 @@ def give_back(
         return waiting.at_most(
             operation_lock.kept_until(lock, act),
             seconds,
-            f'device file {name} to be given back',
+            f'device file {name} to be returned',
         )
 
 
@@ -269,7 +269,7 @@ def _check_same(
         raise exception.DeviceBusy(
             device=file_availability.label(found),
             reason='its files, or their numbers, have changed since they were '
-            'looked at',
+            'checked',
         )
 
 

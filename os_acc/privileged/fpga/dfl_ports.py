@@ -81,7 +81,7 @@ def _release(pf: pci.Function, number: int, seconds: float) -> None:
     if others := set(card.released) - set(wanted):
         raise exception.DeviceError(
             device=f'PF {pf.address}',
-            reason=f'the ports {sorted(others)} are released already. Only '
+            reason=f'the ports {sorted(others)} are already released. Only '
             f'the first {number} may be, because num_vfs is {number}',
         )
     ports = [each for each in wanted if each not in card.released]

@@ -13,7 +13,7 @@ from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 
 _REASONS = {
-    errno.EBUSY: 'it has another number of VFs already',
+    errno.EBUSY: 'it already has a different number of VFs',
     errno.ERANGE: 'it cannot have that many VFs',
     errno.ENOENT: 'it has no driver, or its driver does not support SR-IOV',
     errno.ENOMEM: 'not enough memory space or bus numbers in the firmware',
@@ -43,7 +43,7 @@ def create(pf: str, number: int, seconds: float) -> None:
         _write(pf, 'sriov_numvfs', '0')
         raise exception.DeviceError(
             device=f'PF {pf}',
-            reason=f'its driver made {got} VFs instead of {number}',
+            reason=f'its driver created {got} VFs instead of {number}',
         )
     waiting.until(
         lambda: _complete(pf, number),

@@ -40,7 +40,7 @@ def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
             _remember(wanted)
             mdev_files.create(wanted, deadline.left())
 
-    waiting.at_most(act, seconds, f'mdev {uuid} to be made')
+    waiting.at_most(act, seconds, f'mdev {uuid} to be created')
 
 
 @context.entry
@@ -73,7 +73,7 @@ def _remember(wanted: mdev.Mdev) -> None:
         if records.mdevs.read(wanted.uuid) is None:
             raise exception.DeviceBusy(
                 device=f'mdev {wanted.uuid}',
-                reason='somebody else has made it',
+                reason='somebody else has created it',
             )
     function_notes.note_mdev(wanted)
     records.mdevs.write(wanted.uuid, records.Mdev(wanted.parent, wanted.type))

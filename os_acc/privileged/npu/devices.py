@@ -61,9 +61,7 @@ def take(address: str, files: Sequence[Sequence[Any]], seconds: float) -> None:
             resets.complete(address, deadline.left())
             _take(pci.get(address), files, deadline)
 
-    waiting.at_most(
-        act, seconds, f'{npu_rules.label(address)} to be given out'
-    )
+    waiting.at_most(act, seconds, f'{npu_rules.label(address)} to be assigned')
 
 
 def _take(
@@ -112,7 +110,7 @@ def _check_same(
         raise exception.DeviceBusy(
             device=npu_rules.label(function.address),
             reason='its files, or their numbers, have changed since they were '
-            'looked at',
+            'checked',
         )
 
 
@@ -181,7 +179,7 @@ def give_back(
         return waiting.at_most(
             operation_lock.kept_until(lock, act),
             seconds,
-            f'{npu_rules.label(address)} to be given back',
+            f'{npu_rules.label(address)} to be returned',
         )
 
 

@@ -44,9 +44,9 @@ def run(function: pci.Function, driver: str, seconds: float) -> None:
         raise exception.DeviceError(
             device=npu_rules.label(address),
             reason=f'it was reset, and its kernel driver {driver} has not '
-            f'made a file below /dev/accel again ({err}). Look at the log of '
-            'the kernel (dmesg); after its firmware or the host was reset, '
-            'run os-acc recover',
+            f'created a file below /dev/accel again ({err}). Check the kernel '
+            'log (dmesg); after its firmware or the host was reset, run '
+            'os-acc recover',
         ) from err
     records.resets.delete(address)
     LOG.info('NPU %s is reset', address)

@@ -47,7 +47,7 @@ _LONGEST_SECRET = 4096
 
 _ONE_HOST = (
     'nvme-cli before 2.6 connects only one instance to a portal of a '
-    'subsystem. Upgrade it, or give each namespace a subsystem of its own'
+    'subsystem. Upgrade it, or give each namespace its own subsystem'
 )
 
 
@@ -186,7 +186,7 @@ def check_secrets(device: str) -> None:
         raise exception.DeviceError(
             device=device,
             reason='dhchap_secret_file cannot be used, because this kernel '
-            'has no DH-HMAC-CHAP for NVMe: it takes Linux 6.0 or later',
+            'has no DH-HMAC-CHAP for NVMe: Linux 6.0 or later is required',
         )
 
 
@@ -239,6 +239,7 @@ def _secret(path: str) -> str:
             path,
             'content',
             '(not shown)',
-            'a secret such as DHHC-1:00:...:, as nvme gen-dhchap-key makes it',
+            'a secret such as DHHC-1:00:...:, as nvme gen-dhchap-key '
+            'generates it',
         )
     return found

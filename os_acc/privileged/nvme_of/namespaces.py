@@ -235,7 +235,7 @@ def _await(
     waiting.until(
         lambda: os.path.basename(os.path.realpath(link)) in names,
         deadline.left(),
-        f'udev to make the link {nvme_of.link(wwn)}',
+        f'udev to create the link {nvme_of.link(wwn)}',
         'block',
     )
 
@@ -286,7 +286,7 @@ def _empty(
     LOG.warning(
         '%s is released without its target: %s',
         namespace_use.label(wwn),
-        'it is emptied before another instance gets it'
+        'it is erased before another instance gets it'
         if wanted
         else 'nothing empties it',
     )
@@ -321,6 +321,6 @@ def _erase(wwn: str, lock: int) -> None:
             )
     except (exception.DeviceError, OSError, ValueError) as err:
         raise exception.CleaningFailed(
-            device=label, reason=f'not emptied: {exception.describe(err)}'
+            device=label, reason=f'not erased: {exception.describe(err)}'
         ) from err
     LOG.info('%s was overwritten with zeroes', label)

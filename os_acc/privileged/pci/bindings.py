@@ -74,8 +74,8 @@ def restore(
         if to.driver and modules.loaded_driver(to.driver) is None:
             raise exception.DeviceError(
                 device=device,
-                reason=f'its earlier driver {to.driver} is not loaded any '
-                'more: load it',
+                reason=f'its previous driver {to.driver} is no longer loaded: '
+                'load it',
             )
     vfio_binding.restore(address, to, seconds)
     records.functions.delete(address)

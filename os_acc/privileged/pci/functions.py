@@ -256,7 +256,7 @@ def give_back(
             return bindings.restore(address, ids, deadline.left(), shares)
 
     return waiting.at_most(
-        act, seconds, f'PCI function {address} to be given back'
+        act, seconds, f'PCI function {address} to be returned'
     )
 
 

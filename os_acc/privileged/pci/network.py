@@ -151,8 +151,8 @@ def _set(
         if now[name] is None:
             raise _error(
                 place,
-                f"its PF's driver does not tell {name}, so that os-acc could "
-                'not restore it: request the port without it',
+                f"its PF's driver does not report {name}, so os-acc could not "
+                'restore it: request the port without it',
             )
     if (
         'vlan' in changes

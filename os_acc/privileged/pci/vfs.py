@@ -49,7 +49,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                 )
             _make(function, spec, number, deadline)
 
-    waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be made')
+    waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be created')
 
 
 @context.entry
@@ -149,7 +149,7 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
     known, there = undo_log.vfs.read(pf.address), sriov.count(pf.address)
     if known is None:
         notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
-        return ['os-acc has no record that it made them'] if there else []
+        return ['os-acc has no record of creating them'] if there else []
     if there not in (0, known.number):
         # Somebody else has removed os-acc's VFs and made these.
         vf_number.restore_autoprobe(pf.address, known.autoprobe)

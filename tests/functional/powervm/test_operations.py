@@ -133,7 +133,7 @@ def test_slower_than_the_undo_too(host, held, way, caplog):
     held.set()
     until(lambda: host.owner_of(SLOT) == RUNNING)
     about = f'[instance: {guest.uuid}] [van: {van.uuid}]'
-    line = f'{about} Waited in vain for the server to attach'
+    line = f'{about} Stopped waiting for the server to attach'
     until(lambda: line in caplog.text)
     options(operation_timeout=60)
     if way == 'recover':

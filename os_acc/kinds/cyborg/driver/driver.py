@@ -248,7 +248,7 @@ class CyborgDriver(driver.DriverBase):
                     subject=f'handle {handle.identity}',
                     field='[os_acc] cleaning_command',
                     value=cfg.CONF.os_acc.cleaning_command,
-                    expected='none, because a TestHandle stands for no device '
+                    expected='none, because a TestHandle represents no device '
                     'that could be cleaned',
                 )
             van.handle, van.device = handle, found.parent

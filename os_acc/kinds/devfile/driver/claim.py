@@ -324,5 +324,5 @@ def _take(
     }
     van.save()
     log.about(LOG, van.instance_uuid, van.uuid).info(
-        'device file %s is taken as %s', found.path, handle.identity
+        'device file %s is assigned as %s', found.path, handle.identity
     )

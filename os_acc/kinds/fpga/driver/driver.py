@@ -49,7 +49,7 @@ OPTS = (
             (KEEP, 'It stays in the device for the next user.'),
             (CLEAR, "The device_spec's clear command removes it."),
         ],
-        help='What happens to a function when its last user has left.',
+        help='What happens to a function when its last user has released it.',
     ),
 )
 

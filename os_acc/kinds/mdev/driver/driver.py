@@ -44,21 +44,21 @@ OPTS = (
         'owner',
         default=OS_ACC,
         choices=[
-            (OS_ACC, 'os-acc makes and removes them.'),
+            (OS_ACC, 'os-acc creates and removes them.'),
             (
                 CYBORG,
-                'The Cyborg agent makes them when it binds an ARQ, and '
-                'removes them when it unbinds it. os-acc makes one that is '
+                'The Cyborg agent creates them when it binds an ARQ, and '
+                'removes them when it unbinds it. os-acc creates one that is '
                 'missing, as after a reboot, and leaves its removal to the '
-                'agent, which could not delete the ARQ otherwise.',
+                'agent, which otherwise could not delete the ARQ.',
             ),
             (
                 EXTERNAL,
-                'Nova or Cyborg makes and removes them. os-acc only checks '
+                'Nova or Cyborg creates and removes them. os-acc only checks '
                 'that they exist.',
             ),
         ],
-        help='Who makes and removes the mediated devices that a request '
+        help='Who creates and removes the mediated devices that a request '
         'names, as an ARQ does.',
     ),
 )
@@ -162,9 +162,9 @@ class MdevDriver(driver.DriverBase):
                     if self.config.owner != OS_ACC
                     else finding.WARNING,
                     f'it exists ({each.type} on {parent}), but no VAN has it: '
-                    'os-acc did not make it and does not remove it',
-                    'find out who made it (Nova, Cyborg, mdevctl); if nobody '
-                    f'needs it, mdevctl stop -u {each.uuid}',
+                    'os-acc did not create it and does not remove it',
+                    'find out who created it (Nova, Cyborg, mdevctl); if '
+                    f'nobody needs it, mdevctl stop -u {each.uuid}',
                 )
 
     def _device(
@@ -254,9 +254,9 @@ class MdevDriver(driver.DriverBase):
         if request.handle is None:
             own = self._serving(wanted.parent, request, request.uuid)
             if there or wanted.type not in {each.type for each in own}:
-                reason = f'it is no new device of {wanted.type} that serves it'
+                reason = f'a new device of {wanted.type} cannot replace it'
         if self.config.owner == EXTERNAL and not there:
-            reason = 'Nova or Cyborg makes it with owner = external'
+            reason = 'with owner = external, Nova or Cyborg creates it'
         if reason is not None:
             raise exception.DeviceNotFound(
                 wanted=f'mdev {wanted.uuid} on {wanted.parent}', reason=reason
@@ -302,7 +302,7 @@ class MdevDriver(driver.DriverBase):
                 there = waiting.until(
                     lambda: mdev.find(wanted.uuid),
                     CONF.os_acc.device_timeout,
-                    f'mdev {wanted.uuid}, which Nova or Cyborg makes with '
+                    f'mdev {wanted.uuid}, which Nova or Cyborg creates with '
                     'owner = external',
                     'mdev',
                 )
@@ -354,7 +354,7 @@ class MdevDriver(driver.DriverBase):
                 van.save()
             raise
         log.about(LOG, van.instance_uuid, van.uuid).info(
-            'mdev %s of type %s made on %s',
+            'mdev %s of type %s created on %s',
             wanted.uuid,
             wanted.type,
             wanted.parent,

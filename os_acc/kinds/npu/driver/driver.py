@@ -178,7 +178,7 @@ class NPUDriver(driver.DriverBase):
             address, given_files.arguments(files), CONF.os_acc.device_timeout
         )
         log.about(LOG, van.instance_uuid, van.uuid).info(
-            'NPU %s is taken as %s',
+            'NPU %s is assigned as %s',
             address,
             ', '.join(each.path for each in files),
         )
@@ -220,7 +220,7 @@ class NPUDriver(driver.DriverBase):
         logger = log.about(LOG, van.instance_uuid, van.uuid)
         for each in left:
             logger.warning('%s', each)
-        logger.info('NPU %s is given back', address)
+        logger.info('NPU %s is returned to the host', address)
 
     @staticmethod
     def _specs() -> device_spec.Specs:

@@ -41,7 +41,7 @@ OPTS = (
         min=1,
         max=3600,
         help='Seconds to connect one namespace: until its target has answered '
-        'and udev has made its link. Connections are made one after the '
+        'and udev has created its link. Connections are made one after the '
         'other.',
     ),
     cfg.FloatOpt(
@@ -49,7 +49,7 @@ OPTS = (
         default=60.0,
         min=1,
         max=3600,
-        help='Seconds to end the connections of one namespace.',
+        help='Seconds to close the connections of one namespace.',
     ),
     cfg.IntOpt(
         'fast_io_fail_timeout',
@@ -57,9 +57,9 @@ OPTS = (
         min=0,
         max=86400,
         help='Seconds after which the kernel fails what a guest reads and '
-        'writes while the connection to a target is lost. The kernel goes on '
-        'to connect again. 0: it lets the guest wait for ever. A guest that '
-        'waits so cannot be shut down.',
+        'writes while the connection to a target is lost. The kernel keeps '
+        'trying to reconnect. 0: it lets the guest wait forever. A guest that '
+        'waits in this way cannot be shut down.',
     ),
 )
 
@@ -242,9 +242,9 @@ class NVMeOFDriver(driver.DriverBase):
             logger.info('namespace %s released', wwn)
         else:
             logger.warning(
-                'namespace %s released, but not emptied, because its target '
-                'cannot be reached; it is emptied before another instance '
-                'gets it',
+                'namespace %s released, but not erased, because its target '
+                'cannot be reached; it is erased before another instance gets '
+                'it',
                 wwn,
             )
 

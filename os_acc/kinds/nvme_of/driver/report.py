@@ -129,8 +129,8 @@ def _modules(targets: Sequence[spec_nvme_of.Target]) -> Iterator[Finding]:
                 f'kernel module {name}',
                 finding.ERROR,
                 'this kernel does not have it: no namespace can be connected '
-                f'by {transport}',
-                'install the package with the further modules of the kernel',
+                f'over {transport}',
+                'install the package with the additional kernel modules',
             )
     if nvme_of.has_multipath() is False:
         yield Finding(
@@ -191,7 +191,7 @@ def _left_over(
                 f'connection {each.name}',
                 finding.WARNING,
                 f'it leads to {each.nqn} as instance {match[1]}, which has no '
-                'VAN: somebody uses another namespace by it, or it was not '
-                'made by os-acc',
+                'VAN: somebody uses another namespace through it, or os-acc '
+                'did not create it',
                 f'if nobody needs it: nvme disconnect -d {each.name}',
             )

@@ -97,7 +97,7 @@ def free(
                 CONF.os_acc.device_timeout,
                 only_if_used=True,
             ):
-                done.append(f'{name} was emptied')
+                done.append(f'{name} was erased')
             if vfio.is_bound(pci.get(each.address)) and privileged.give_back(
                 each.address, each.ids, CONF.os_acc.device_timeout
             ):

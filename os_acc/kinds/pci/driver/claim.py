@@ -77,8 +77,8 @@ OPTS = (
             (
                 device_spec.BETWEEN_VFIO,
                 'It stays bound to its VFIO driver. This is quicker, and no '
-                'driver of the host sees what a guest has left. "os-acc '
-                'device free" gives it back to the host.',
+                'host driver sees what a guest has left. "os-acc device free" '
+                'returns it to the host.',
             ),
         ],
         help='What a function that os-acc binds is bound to after its '
@@ -311,9 +311,10 @@ class Claims:
                 # A new VF is on the bus before the kernel links it to its PF.
                 raise exception.DeviceBusy(
                     device=f'PCI function {address}',
-                    reason=f'it is no VF of PF {pf} now'
+                    reason=f'it is not a VF of PF {pf} now'
                     if function.physfn is None
-                    else f'the VFs of PF {function.physfn} are being made now',
+                    else f'the VFs of PF {function.physfn} are currently '
+                    'being created',
                 )
             spec = self._specs().check(function)
             port.check(address, spec, request)

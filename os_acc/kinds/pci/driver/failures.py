@@ -43,8 +43,8 @@ def check_answers(by: driver.DriverBase, address: str) -> None:
         by,
         address,
         health.GONE,
-        'it has left the bus while it was given back, and has not come back'
+        'it has left the bus while it was released, and has not come back'
         if gone
-        else 'it does not answer after it was cleaned: its configuration '
-        'space reads as ones',
+        else 'it does not answer after its cleaning: its configuration space '
+        'reads as ones',
     )

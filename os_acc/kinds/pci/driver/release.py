@@ -134,7 +134,7 @@ def _give_back(
         _check_given_back(function, data.get(DRIVER_BEFORE))
         let_go(address, function.ids)
         logger.info(
-            'PCI function %s was given back already: its driver is %s; it was '
+            'PCI function %s was already returned: its driver is %s; it was '
             '%s when it was taken',
             address,
             function.driver or 'none',
@@ -198,9 +198,8 @@ def _cleaned(
         if stores:
             raise exception.DeviceBusy(
                 device=f'PCI function {function.address}',
-                reason=f'it is bound to {function.driver}, by somebody else '
-                'than os-acc, and was not emptied. Unbind it, and run os-acc '
-                'recover',
+                reason=f'it is bound to {function.driver}, not by os-acc, and '
+                'was not erased. Unbind it, and run os-acc recover',
             )
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is left bound: somebody has bound it to %s',

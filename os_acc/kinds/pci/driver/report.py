@@ -169,7 +169,7 @@ def status(
         verdict = finding.OK if each.kind in _NORMAL else bad
         text, advice = each.text, each.remedy
         if each.kind is Kind.HOST_USE:
-            text = f'the host uses it, so it is never given out: {text}'
+            text = f'the host uses it, so it is never assigned: {text}'
             advice += '; or remove it from device_spec'
         return verdict, text, '' if verdict == finding.OK else advice
     between = (
@@ -275,7 +275,7 @@ def _module(name: str) -> Finding:
         subject,
         finding.ERROR,
         f'not installed for kernel {os.uname().release}',
-        "install the distribution's package of the kernel's modules",
+        "install the distribution's package of kernel modules",
     )
 
 

@@ -73,7 +73,7 @@ def create(
         van.save()
         raise
     log.about(LOG, van.instance_uuid, van.uuid).info(
-        'PF %s: %d VFs made', pf, spec.num_vfs
+        'PF %s: %d VFs created', pf, spec.num_vfs
     )
 
 

@@ -232,7 +232,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             van.save()
             if preset:
                 log.about(LOG, van.instance_uuid, van.uuid).info(
-                    'VF %s has vGPU type %d already, and keeps it',
+                    'VF %s already has vGPU type %d, and keeps it',
                     handle.address,
                     number,
                 )
@@ -288,7 +288,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             'which os-acc does not set'
             if preset
             else f'VF {address} to come back with the file '
-            'nvidia/current_vgpu_type, which sriov-manage makes',
+            'nvidia/current_vgpu_type, which sriov-manage creates',
             'pci',
         )
         if vgpu.current(address) == number:
