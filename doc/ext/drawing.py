@@ -210,7 +210,9 @@ class Drawing(SphinxDirective):
         try:
             svg = draw(list(self.content), title, head)
         except ValueError as err:
-            raise self.error(f'no line of a drawing, or too long for its box: {err}') from err
+            raise self.error(
+                f'no line of a drawing, or too long for its box: {err}'
+            ) from err
         return [nodes.raw('', svg, format='html')]
 
 

@@ -66,9 +66,10 @@ def test_no_line_is_wider_than_the_picture(said):
 
 
 def test_the_readme_and_the_first_page_show_it():
-    assert f'image:: doc/source/_static/{PICTURE.name}' in (
-        SOURCE / README
-    ).read_text()
-    assert f'image:: _static/{PICTURE.name}' in (
-        SOURCE / 'index.rst'
-    ).read_text()
+    assert (
+        f'image:: doc/source/_static/{PICTURE.name}'
+        in (SOURCE / README).read_text()
+    )
+    assert (
+        f'image:: _static/{PICTURE.name}' in (SOURCE / 'index.rst').read_text()
+    )
