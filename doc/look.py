@@ -64,7 +64,7 @@ def check(
     for path in pages:
         tab.goto(path.as_uri(), wait_until='domcontentloaded')
         tab.screenshot(
-            path=pictures / f'{path.stem}-{width}.png',
+            path=pictures / f'{path.parent.name}-{path.stem}-{width}.png',
             full_page=True,
             timeout=300_000,  # milliseconds, for a busy machine
         )
@@ -93,7 +93,7 @@ def main(built: str, pictures: str) -> str | None:
     program = shutil.which('chromium') or shutil.which('chromium-browser')
     if program is None:
         return 'chromium is not on the PATH: install the package chromium'
-    pages = sorted(pathlib.Path(built).resolve().glob('*.html'))
+    pages = sorted(pathlib.Path(built).resolve().rglob('*.html'))
     if not pages:
         return f'{built} has no pages: build the documentation first'
     directory = pathlib.Path(pictures)
