@@ -8,6 +8,7 @@ import importlib
 from importlib import metadata
 import pathlib
 import re
+import shlex
 import sys
 import tomllib
 
@@ -138,5 +139,9 @@ def test_the_hooks_run_what_tox_runs():
         for hook in repo['hooks']
     }
     assert {'ruff-check', 'ruff-format'} <= hooks.keys()
-    run = {entry.rpartition(' -- ')[2] for entry in hooks.values()}
+    run = {
+        shlex.split(entry)[-1].partition('commands=')[2]
+        for entry in hooks.values()
+        if entry
+    }
     assert commands - run == {'ruff check .', 'ruff format --check .'}
