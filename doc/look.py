@@ -6,7 +6,8 @@ It saves a picture of each page, as wide as a screen and as wide as a phone,
 for somebody to look at. It fails if a page is wider than the browser: then a
 reader has to scroll each line. A code block may be wider, because it scrolls
 by itself. It also fails if two elements of a page have the same id: then a
-link leads to the first one, and may be meant for the other.
+link leads to the first one, and may be meant for the other. And it fails if a
+page loads anything from another site.
 
 Run it with ``tox -e pages``. It needs Chromium on the PATH.
 """
@@ -51,14 +52,19 @@ def check(
     :returns: how many pages are wrong
     """
     context = browser.new_context(viewport={'width': width, 'height': 900})
-    # The pages need nothing of other sites to be checked.
-    context.route('http*://**', lambda route: route.abort())
+    asked: list[str] = []
+
+    def refuse(route: sync_api.Route) -> None:
+        asked.append(route.request.url)
+        route.abort()
+
+    context.route('http*://**', refuse)
     tab = context.new_page()
     wrong = 0
     for path in pages:
         tab.goto(path.as_uri(), wait_until='domcontentloaded')
         tab.screenshot(
-            path=pictures / f'{path.stem}-{width}.png',
+            path=pictures / f'{path.parent.name}-{path.stem}-{width}.png',
             full_page=True,
             timeout=300_000,  # milliseconds, for a busy machine
         )
@@ -69,6 +75,10 @@ def check(
         if same := tab.evaluate(SAME_IDS):
             wrong += 1
             print(f'{path.name} has these ids twice:', *same)
+        if asked:
+            wrong += 1
+            print(f'{path.name} loads from other sites:', *asked)
+            asked.clear()
     context.close()
     return wrong
 
@@ -83,7 +93,7 @@ def main(built: str, pictures: str) -> str | None:
     program = shutil.which('chromium') or shutil.which('chromium-browser')
     if program is None:
         return 'chromium is not on the PATH: install the package chromium'
-    pages = sorted(pathlib.Path(built).resolve().glob('*.html'))
+    pages = sorted(pathlib.Path(built).resolve().rglob('*.html'))
     if not pages:
         return f'{built} has no pages: build the documentation first'
     directory = pathlib.Path(pictures)

@@ -28,9 +28,11 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 #: The width and height of a box, and the distance from box to box.
-BOX = (132, 46)
-STEP = (166, 92)
+BOX = (160, 46)
+STEP = (196, 92)
 LINE = 16
+#: The width of a character in a box, in the widest of the usual fonts.
+CHARACTER = 8
 MARGIN = 6
 
 _BOX = re.compile(r'(faint )?box (\w+) (\d)(?:-(\d))? (\d) (.+)')
@@ -55,6 +57,10 @@ class Box:
     @property
     def y(self) -> float:
         return (self.top + self.bottom) / 2
+
+    def is_too_narrow(self) -> bool:
+        widest = max(len(each.strip()) for each in self.text.split('|'))
+        return widest * CHARACTER > self.right - self.left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Arrow:
 def read(lines: list[str]) -> tuple[dict[str, Box], list[Arrow]]:
     """Read the source of a drawing.
 
-    :raises ValueError: if a line is wrong
+    :raises ValueError: if a line is wrong, or a text is wider than its box
     """
     boxes: dict[str, Box] = {}
     arrows = []
@@ -109,6 +115,8 @@ def read(lines: list[str]) -> tuple[dict[str, Box], list[Arrow]]:
                 text,
                 bool(faint),
             )
+            if boxes[name].is_too_narrow():
+                raise ValueError(line)
         elif (match := _ARROW.fullmatch(line)) and boxes.keys() >= {
             match[1],
             match[2],
@@ -202,7 +210,9 @@ class Drawing(SphinxDirective):
         try:
             svg = draw(list(self.content), title, head)
         except ValueError as err:
-            raise self.error(f'a drawing has no such line: {err}') from err
+            raise self.error(
+                f'no line of a drawing, or too long for its box: {err}'
+            ) from err
         return [nodes.raw('', svg, format='html')]
 
 

@@ -28,6 +28,7 @@ extensions = [
     'oslo_config.sphinxext',
     'oslo_config.sphinxconfiggen',
     'cliff.sphinxext',
+    'reno.sphinxext',
 ]
 
 project = 'os-acc'
@@ -37,6 +38,14 @@ version = release = importlib.metadata.version('os-acc')
 
 root_doc = 'index'
 html_theme = 'openstackdocs'
+html_theme_options = {
+    # Nothing is told to another site.
+    'analytics_tracking_code': '',
+    'display_badge': False,
+    'sidebar_search': True,
+}
+# In place of the menus of the site openstack.org.
+templates_path = ['_templates']
 html_static_path = ['_static']
 html_css_files = ['os-acc.css']
 pygments_style = 'native'

@@ -16,6 +16,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.cli import base
 from os_acc.cli import progress as cli_progress
+from os_acc.objects import van as states
 
 _DEVICES = ['nic0:pci:4', 'gpu0:mdev:4', 'fpga0:pci:2:single']
 _WANTED = (
@@ -41,7 +42,7 @@ class Demo(base.Command):
             self._start(directory)
             first = self._instance('web-1')
             self._plug(first)
-            self._fail()
+            self._fail(first)
             self._unplug(first)
 
     def _say(self, text: str = '') -> None:
@@ -115,7 +116,7 @@ class Demo(base.Command):
         again = os_acc.plug(instance, requests, progress=self._teller(names))
         self._say(f'   the same {len(again)} VANs: {again == vans}')
 
-    def _fail(self) -> None:
+    def _fail(self, first: objects.InstanceInfo) -> None:
         instance, requests = self._instance('web-2'), self._requests()
         # The FPGA already holds this function: web-1 uses it.
         os_acc.CONF.set_override(
@@ -132,6 +133,13 @@ class Demo(base.Command):
             self._say(f'\n   PlugException: {err}')
         left = len(os_acc.get_vans(instance))
         self._say(f'   {instance.name} has {left} VANs')
+        kept = sum(
+            van.state == states.PLUGGED for van in os_acc.get_vans(first)
+        )
+        self._say(
+            f'   A plug that fails leaves nothing behind. {first.name} keeps '
+            f'its {kept} VANs.'
+        )
 
     def _unplug(self, instance: objects.InstanceInfo) -> None:
         self._say(f'\n== unplug {instance.name}, last plugged first')

@@ -15,7 +15,7 @@ class Kind(enum.Enum):
     UNSUITABLE = 'no guest can use the device, or not as it is set up'
     NO_IOMMU_GROUP = 'VFIO needs an IOMMU'
     HAS_VFS = 'the device is a PF whose VFs can be assigned instead'
-    RESERVED = 'the device is reserved for others, or until an operator frees it'
+    RESERVED = 'the device is for others, or reserved until it is freed'
     UNHEALTHY = 'the device has failed, or waits for a reboot of the host'
     ALLOCATED = 'a VAN has the device, a part of it, or its whole PF'
     HOST_USE = 'the host itself uses the device'

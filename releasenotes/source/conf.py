@@ -11,6 +11,9 @@ version = release = ''
 
 root_doc = 'index'
 html_theme = 'openstackdocs'
+# As in doc/source/conf.py.
+html_theme_options = {'analytics_tracking_code': '', 'display_badge': False}
+templates_path = ['../../doc/source/_templates']
 pygments_style = 'native'
 openstackdocs_repo_name = 'openstack/os-acc'
 openstackdocs_auto_name = False

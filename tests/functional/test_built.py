@@ -28,6 +28,7 @@ PLACES = {
 # What a source distribution has besides, so that it can be tested.
 BESIDE = (
     *('.ci', '.gitignore', '.pre-commit-config.yaml', 'LICENSE'),
+    *('CONTRIBUTING.rst', 'SECURITY.md'),
     *('README.rst', 'benchmarks', 'contrib', 'doc', 'pyproject.toml'),
     *('releasenotes', 'tests', 'tox.ini'),
 )

@@ -199,6 +199,36 @@ def test_a_container_sees_exactly_its_files(podman, here, nodes):
     assert van.guest_config in done.stderr
 
 
+def test_beside_a_spec_of_nvidia_ctk(podman, here, nodes):
+    """Its spec is another file of another kind, in /etc/cdi.
+
+    The text has the form that "nvidia-ctk cdi generate" writes.
+    """
+    here()
+    gpu = nodes / 'nvidia0'
+    os.mknod(gpu, stat.S_IFCHR | 0o666, os.makedev(1, 252))
+    spec = podman.static_specs / 'nvidia.yaml'
+    spec.write_text(
+        'cdiVersion: 0.5.0\n'
+        'kind: nvidia.com/gpu\n'
+        'devices:\n'
+        '- name: "0"\n'
+        '  containerEdits:\n'
+        f'    deviceNodes:\n    - path: {gpu}\n'
+        'containerEdits:\n'
+        '  env:\n  - NVIDIA_VISIBLE_DEVICES=void\n'
+    )
+    (van,) = os_acc.plug(whose := instance(), [request()])
+    (file,) = van.handle.files
+    assert seen(podman, van.guest_config, 'nvidia.com/gpu=0').keys() == {
+        file.path,
+        str(gpu),
+    }
+    os_acc.unplug(whose)
+    assert list(seen(podman, 'nvidia.com/gpu=0')) == [str(gpu)]
+    spec.unlink()
+
+
 def test_owner_and_mode_in_the_container(podman, here):
     for option, value in {
         'device_uid': 1000,

@@ -797,6 +797,9 @@ def test_demo(run, tmp_path, monkeypatch):
     assert sorted(undone[11:]) == sorted(at_once)
     assert any('PlugException: ' in line for line in lines[failed:unplug])
     assert '   web-2 has 0 VANs' in lines[failed:unplug]
+    assert lines[unplug - 2] == (
+        '   A plug that fails leaves nothing behind. web-1 keeps its 3 VANs.'
+    )
     unplugged = steps(unplug, len(lines))
     assert unplugged[:3] == last_first
     assert sorted(unplugged[3:]) == sorted(at_once)

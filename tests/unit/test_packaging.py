@@ -3,14 +3,17 @@
 """The lists of packages in the project's files name every package."""
 
 import ast
+import configparser
 import importlib
 from importlib import metadata
 import pathlib
 import re
+import shlex
 import sys
 import tomllib
 
 import import_all
+import yaml
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = tomllib.loads((ROOT / 'pyproject.toml').read_text())['tool']
@@ -119,3 +122,28 @@ def test_a_plain_installation_brings_what_is_imported_and_no_more():
         for each in group
     )
     assert found - required - extras - OF_SERVICES == set()
+
+
+def test_the_hooks_run_what_tox_runs():
+    """But for the tests of a client's types, which take minutes."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / 'tox.ini')
+    commands = {
+        line
+        for line in tox['testenv:pep8']['commands'].splitlines()
+        if line and line[0] != '#' and 'tests/client_types' not in line
+    }
+    hooks = {
+        hook['id']: hook.get('entry', '')
+        for repo in yaml.safe_load(
+            (ROOT / '.pre-commit-config.yaml').read_text()
+        )['repos']
+        for hook in repo['hooks']
+    }
+    assert {'ruff-check', 'ruff-format'} <= hooks.keys()
+    run = {
+        shlex.split(entry)[-1].partition('commands=')[2]
+        for entry in hooks.values()
+        if entry
+    }
+    assert commands - run == {'ruff check .', 'ruff format --check .'}

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Nova still has the faults that the bug reports describe.
+
+If one of these tests fails with a newer Nova, the fault may be repaired. Then
+the report goes, and what os-acc does because of it can be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import upstream
+
+
+@pytest.mark.parametrize('name', upstream.names('nova'))
+def test_a_report(name: str) -> None:
+    native = {'OS_NOVA_DISABLE_EVENTLET_PATCHING': '1'}
+    upstream.check(name, **{**os.environ, **native})
