@@ -408,6 +408,16 @@ def apply(
     return applying.apply(_writable('os_acc.apply'), read, progress)
 
 
+def this_host(call: str | None = None) -> host.Host:
+    """Return the host of this process, for the other parts of the API.
+
+    :param call: the name of a call that changes something; None: of none
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: if call is given, and this process changes nothing
+    """
+    return _get() if call is None else _writable(call)
+
+
 def _get() -> host.Host:
     selected = selection.current()
     found = _host if selected is None else selected.host

@@ -8,10 +8,8 @@ device_spec, and its reader reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
-import difflib
 import functools
 import importlib.resources
 import json
@@ -25,13 +23,12 @@ from os_acc.desired import places
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.texts import documents
+from os_acc.texts import schemas
 from os_acc.texts import yaml_documents
 
 VERSION = 1
 
 _ENDS = ('.json', '.yaml', '.yml')
-#: A key of the document, or the number of an item of a list.
-Path = Sequence[str | int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +123,7 @@ def from_text(data: bytes | str, path: str) -> Document:
     except ValueError as err:
         _refuse(path, 'text', None, f'JSON or YAML ({err})')
 
-    def place(keys: Path) -> str:
+    def place(keys: schemas.Path) -> str:
         line = places.line_of(text, keys)
         return f'{path}, line {line}' if line else path
 
@@ -134,7 +131,7 @@ def from_text(data: bytes | str, path: str) -> Document:
 
 
 def read(
-    found: Any, place: Callable[[Path], str] = lambda keys: 'document'
+    found: Any, place: schemas.Place = lambda keys: 'document'
 ) -> Document:
     """Check a document that was read already.
 
@@ -142,7 +139,7 @@ def read(
     :raises InvalidRequest: if it is wrong; the error names place, key and
         value, and what was expected
     """
-    _check_schema(found, place)
+    schemas.check(schema(), found, place)
     specs: list[device_spec.Spec] = []
     for number, item in enumerate(found.get('offered', ())):
         try:
@@ -151,7 +148,11 @@ def read(
             field = err.kwargs['field']
             keys = ['offered', number, *([field] if field in item else [])]
             raise exception.InvalidRequest(
-                **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+                **{
+                    **err.kwargs,
+                    'subject': place(keys),
+                    'field': schemas.named(keys),
+                }
             ) from err
     functions = []
     for number, item in enumerate(found.get('functions', ())):
@@ -161,16 +162,8 @@ def read(
     return _check_once(document, place(['functions']))
 
 
-def named(keys: Path) -> str:
-    """Write keys as one name: offered[0].address."""
-    text = ''
-    for key in keys:
-        text += f'[{key}]' if isinstance(key, int) else f'.{key}'
-    return text.removeprefix('.') or 'document'
-
-
 def _checked(
-    made: Function, keys: list[str | int], place: Callable[[Path], str]
+    made: Function, keys: list[str | int], place: schemas.Place
 ) -> Function:
     """Check and normalise the values of a function."""
     where = 'device'
@@ -187,7 +180,11 @@ def _checked(
     except exception.InvalidRequest as err:
         keys = [*keys, where]
         raise exception.InvalidRequest(
-            **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+            **{
+                **err.kwargs,
+                'subject': place(keys),
+                'field': schemas.named(keys),
+            }
         ) from err
     return dataclasses.replace(made, device=device.address)
 
@@ -208,47 +205,6 @@ def _check_once(document: Document, subject: str) -> Document:
             _refuse(subject, 'functions', each.label, 'each region once')
         seen.add(each.label)
     return document
-
-
-def _check_schema(found: Any, place: Callable[[Path], str]) -> None:
-    import jsonschema
-
-    validator = jsonschema.Draft202012Validator(schema())
-    # A key that is misspelled is told before the one that is missing for it.
-    for error in sorted(validator.iter_errors(found), key=_order):
-        keys = list(error.absolute_path)
-        if error.validator == 'additionalProperties':
-            known = error.schema['properties']
-            key = next(each for each in error.instance if each not in known)
-            _unknown(key, error.instance[key], keys, list(known), place)
-        if error.validator == 'required':
-            missing = next(
-                each
-                for each in error.validator_value
-                if each not in error.instance
-            )
-            keys.append(missing)
-            _refuse(place(keys[:-1]), named(keys), None, 'a value')
-        expected = error.schema.get('description', error.message)
-        _refuse(place(keys), named(keys), error.instance, expected)
-
-
-def _order(error: Any) -> tuple[bool, list[str]]:
-    return error.validator == 'required', list(map(str, error.path))
-
-
-def _unknown(
-    key: str,
-    value: Any,
-    keys: list[str | int],
-    known: list[str],
-    place: Callable[[Path], str],
-) -> NoReturn:
-    """Refuse a key that the schema does not have."""
-    expected = f'no such key, but one of {", ".join(known)}'
-    if close := difflib.get_close_matches(str(key), known, 1):
-        expected = f'a key that exists; did you mean {close[0]!r}?'
-    _refuse(place([*keys, key]), named([*keys, key]), value, expected)
 
 
 def _refuse(subject: str, field: str, value: Any, expected: str) -> NoReturn:

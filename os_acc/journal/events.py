@@ -34,6 +34,12 @@ FORGET = 'forget'
 PROGRAM = 'program'
 FREE = 'free'
 UNHEALTHY = 'unhealthy'
+# Those of os_acc.migration.
+PREPARE = 'prepare'
+HAND_OVER = 'hand over'
+SWITCH = 'switch'
+FINISH = 'finish'
+ABORT = 'abort'
 
 #: The results.
 DONE = 'done'

@@ -82,6 +82,7 @@ def plug(
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
     existing = {e.van.uuid: e for e in host.journal.entries(uuid)}
+    plan.check_settled(existing.values())
     offers = _Offers(host, requests)
     planned = []
     for each in plans:
