@@ -109,10 +109,10 @@ def hand_over(
         for entry in entries:
             entry.van.state = states.OUTGOING
             entry.van.migration_uuid = call.migration
-        host.journal.save_all([entry.van for entry in entries])
+        ended = [] if live else step.record.ended()
+        host.journal.save_all([e.van for e in entries], events=ended)
         if live:
             _detach(host, entries, step)
-        host.journal.note(step.record.ended())
         return _vans(entries)
 
 
@@ -271,7 +271,11 @@ def _detach(
         for entry in reversed(entries):
             if entry.attached:
                 step.unplug(entry)
-        host.journal.save_all([e.van for e in entries], attached=False)
+        host.journal.save_all(
+            [entry.van for entry in entries],
+            attached=False,
+            events=step.record.ended(),
+        )
     except Exception as err:
         step.record.fail(err)
         try:
