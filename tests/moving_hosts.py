@@ -245,6 +245,11 @@ class Hosts:
         with self.on(name):
             return list(os_acc.get_vans(instance))
 
+    def move_guest_cold(self, instance: str, name: str) -> None:
+        """Start it on another host, which gives it nothing yet."""
+        self.stop_guest(instance)
+        self.move_guest(instance, name)
+
     def states(self, instance: str) -> dict[str, set[str]]:
         """The states of an instance's VANs, on the hosts that have any."""
         found = {

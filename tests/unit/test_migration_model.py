@@ -52,7 +52,7 @@ class Model:
                 self.create,
                 self.begin,
                 self.begin,
-                *[self.go_on] * 10,
+                *[self.go_on] * 40,
                 self.abort,
                 self.caller_dies,
                 self.operator,
@@ -76,8 +76,8 @@ class Model:
 
         :returns: whether it has succeeded
         """
-        place = self.random.randrange(12)
-        kill_at = place if self.random.random() < 0.3 else None
+        kills = self.random.random() < 0.2
+        kill_at = self.random.randrange(8) if kills else None
         try:
             killed = self.hosts.call(name, act, kill_at)
         except exception.ExceptionBase:
@@ -104,6 +104,7 @@ class Model:
     def begin(self):
         each = self._any(set(self.counts) - set(self.moves))
         if each is None:
+            self.create()
             return
         (source,) = self.hosts.states(each)
         target = self._any(set(self.hosts.names) - {source})
@@ -120,6 +121,7 @@ class Model:
         """The caller makes the next step, once or again."""
         each = self._of_living()
         if each is None:
+            self.begin()
             return
         move, info = self.moves[each], self.infos[each]
         if move.next and self.random.random() < 0.1:
@@ -196,7 +198,8 @@ class Model:
                     move.target, lambda: migration.abort(info, move.uuid)
                 )
             except exception.ExceptionBase:
-                # The guest runs there, or nobody can say.
+                if self.hosts.guests.runs.get(each) != move.target:
+                    return  # its hypervisor does not answer
                 with contextlib.suppress(exception.ExceptionBase):
                     self.hosts.call(
                         move.target,
