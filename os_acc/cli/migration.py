@@ -12,6 +12,7 @@ from typing import Any
 from os_acc import exception
 from os_acc import journal
 from os_acc import migration
+from os_acc import objects
 from os_acc.attach import guests
 from os_acc.cli import base
 from os_acc.cli import errors
@@ -63,7 +64,7 @@ class MigrationList(base.Command, listing.Listing):
 class MigrationCheck(base.Command, listing.Listing):
     """Say how the accelerators of an instance move, and what does not.
 
-    It changes nothing. The exit code is 2 if something cannot move.
+    It changes nothing. The exit code is 3 if something cannot move.
     """
 
     columns = (
@@ -167,7 +168,7 @@ class MigrationFinish(_Settle):
     def settle(
         self, entries: list[journal.Entry], parsed_args: argparse.Namespace
     ) -> str:
-        info, uuid = entries[0].instance_info, entries[0].van.migration_uuid
+        info, uuid = _named(entries)
         if entries[0].van.state == states.OUTGOING:
             migration.finish(info, uuid, self.show_progress)
             return 'released'
@@ -193,7 +194,7 @@ class MigrationAbort(_Settle):
     def settle(
         self, entries: list[journal.Entry], parsed_args: argparse.Namespace
     ) -> str:
-        info, uuid = entries[0].instance_info, entries[0].van.migration_uuid
+        info, uuid = _named(entries)
         migration.abort(info, uuid, self.show_progress)
         incoming = entries[0].van.state == states.INCOMING
         return 'released' if incoming else 'plugged'
@@ -209,6 +210,11 @@ def _with_instance(
         'name by which plug got it',
     )
     return parser
+
+
+def _named(entries: list[journal.Entry]) -> tuple[objects.InstanceInfo, str]:
+    """The instance of some VANs, and their migration."""
+    return entries[0].instance_info, str(entries[0].van.migration_uuid)
 
 
 def _moving(read: journal.Journal) -> list[journal.Entry]:

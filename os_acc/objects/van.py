@@ -9,6 +9,7 @@ import datetime
 from typing import Any
 from typing import ClassVar
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
@@ -147,6 +148,15 @@ class VAN(_Connected, base.VersionedObject):
         # The migration that brings it, has brought it, or takes it away.
         'migration_uuid': fields.UUIDField(nullable=True),
     }
+
+    def obj_make_compatible(
+        self, primitive: dict[str, Any], target_version: str
+    ) -> None:
+        """Call a VAN that is being moved prepared, for an older reader."""
+        super().obj_make_compatible(primitive, target_version)
+        target = versionutils.convert_version_to_tuple(target_version)
+        if target < (1, 3) and primitive.get('state') in MOVING:
+            primitive['state'] = PREPARED
 
     def connect(
         self,

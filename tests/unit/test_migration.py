@@ -14,9 +14,10 @@ import pytest
 import os_acc
 from os_acc import driver
 from os_acc import exception
+from os_acc import journal
 from os_acc import migration
 from os_acc import objects
-from os_acc.migration import description
+from os_acc.bitstreams import reference
 
 SOURCE, TARGET = 'a', 'b'
 MIGRATION = str(uuid.uuid4())
@@ -284,10 +285,6 @@ def test_a_wrong_uuid_is_refused(hosts, info):
             on(hosts, TARGET, call, info, 'x')
 
 
-def entry_of(hosts, info):
-    return hosts.vans(SOURCE, info.uuid)[0]
-
-
 @pytest.mark.parametrize(
     'moves,migratable,live,way',
     [
@@ -314,7 +311,6 @@ def test_the_way(hosts, info, monkeypatch, moves, migratable, live, way):
 def test_a_request_for_a_handle_asks_for_its_class(hosts):
     request = objects.AcceleratorRequest(
         uuid=str(uuid.uuid4()),
-        handle=objects.TestHandle(name='fake0-0'),
         driver='fake',
     )
     info = objects.InstanceInfo(uuid=str(uuid.uuid4()))
@@ -333,13 +329,23 @@ def test_a_request_for_a_handle_asks_for_its_class(hosts):
     assert len(prepared(hosts, info)) == 1
 
 
-def test_a_secret_in_a_url_is_an_obstacle():
-    assert description.schema()['properties'].keys() == {
-        'version',
-        'instance_uuid',
-        'way',
-        'accelerators',
-    }
+def test_a_secret_in_a_url_is_an_obstacle(hosts, info, monkeypatch):
+    """The journal does not have it, so that the target could not fetch it."""
+    entries = journal.Journal.entries
+
+    def with_bitstream(self, instance_uuid):
+        found = entries(self, instance_uuid)
+        found[0].request.bitstream = reference.masked('https://u:p@host/x')
+        return found
+
+    monkeypatch.setattr(journal.Journal, 'entries', with_bitstream)
+    document = described(hosts, info)
+    monkeypatch.undo()
+    first, second = document['accelerators']
+    assert 'secret' in first['obstacle']
+    assert second['obstacle'] is None
+    with pytest.raises(exception.InvalidRequest, match=r'\[0\].obstacle'):
+        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
 
 
 def recovered(hosts, name):
