@@ -37,6 +37,7 @@ from os_acc.journal import health
 from os_acc.kernel import boot
 from os_acc.kinds.fake.driver import driver
 from os_acc.operations import orphans
+from os_acc.state import instance_names
 
 SCREENS = pathlib.Path(__file__).parent / 'screens'
 WIDTHS = (80, 120)
@@ -73,6 +74,9 @@ COMMANDS = {
     'host-show': ('host', 'show'),
     'host-show-long': ('host', 'show', '--long'),
     'orphans': ('orphans', '--minimum-age', '0'),
+    'migration-check': ('migration', 'check', WEB),
+    'migration-list': ('migration', 'list'),
+    'migration-abort': ('migration', 'abort', WEB),
     'provider-config': ('provider-config',),
     'device-spec': ('device', 'spec'),
     'cyborg-check': ('cyborg', 'check'),
@@ -85,6 +89,7 @@ COMMANDS = {
     'van-forget': ('van', 'forget', VAN, '--yes'),
     'events': ('events',),
     'events-of-one': ('events', '--van', VAN[:8]),
+    'migration-finish': ('migration', 'finish', WEB),
     'device-free': ('device', 'free', 'nic1'),
     'device-deny': ('device', 'deny', 'gpu9'),
     'device-allow': ('device', 'allow', 'gpu9'),
@@ -110,6 +115,15 @@ class Command(command.Command):
         """Leave a VAN half unplugged, so that recover has something to do."""
         opened = journal.Journal(str(self.state_path), 5)
         opened.mark(opened.entries()[:1], 'unplugging')
+        opened.close()
+
+    def hand_over(self):
+        """Leave a migration of WEB whose caller has died."""
+        opened = journal.Journal(str(self.state_path), 5)
+        vans = opened.vans(instance_names.instance_uuid(WEB))
+        for van in vans:
+            van.state, van.migration_uuid = 'outgoing', JOB_VAN
+        opened.save_all(vans)
         opened.close()
 
     def make_unhealthy(self):
@@ -230,6 +244,8 @@ def test_screens(run, columns, monkeypatch, request):
     monkeypatch.setenv('COLUMNS', str(columns))
     monkeypatch.setattr(type(sys.stdout), 'isatty', lambda self: True)
     before = {
+        'migration-list': run.hand_over,
+        'migration-finish': run.hand_over,
         'recover': run.break_one,
         'van-forget': run.lose_driver,
         'device-free': run.make_unhealthy,
