@@ -18,7 +18,7 @@ from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import listing
 from os_acc.cli import names
-from os_acc.migration import description
+from os_acc.moving import description
 from os_acc.objects import van as states
 from os_acc.state import instance_names
 

@@ -18,12 +18,12 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
+from os_acc import schemas
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.texts import documents
-from os_acc.texts import schemas
 from os_acc.texts import yaml_documents
 
 VERSION = 1

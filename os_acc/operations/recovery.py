@@ -29,7 +29,7 @@ from os_acc.journal import events
 from os_acc.journal import programs
 from os_acc.kernel import boot
 from os_acc.kernel import process
-from os_acc.migration import settling
+from os_acc.moving import settling
 from os_acc.objects import van as states
 from os_acc.operations import noted_devices
 from os_acc.privileged import notes

@@ -74,7 +74,7 @@ def test_check(run):
 
 
 def test_check_says_what_cannot_move(run, monkeypatch):
-    from os_acc.migration import description
+    from os_acc.moving import description
 
     monkeypatch.setattr(description, '_obstacle', lambda request: 'it is')
     result = run('migration', 'check', 'web')

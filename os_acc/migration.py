@@ -41,7 +41,7 @@ def describe(instance_info: objects.InstanceInfo) -> dict[str, Any]:
         they are not plugged
     :raises JournalError: if the journal cannot be read
     """
-    from os_acc.migration import description
+    from os_acc.moving import description
 
     return description.describe(os_acc.this_host(), instance_info)
 
@@ -72,9 +72,9 @@ def prepare(
     :raises PlugException: if a step failed, or the driver, the handle or the
         type of an mdev is not as on the source; all is undone
     """
-    from os_acc.migration import moving
+    from os_acc.moving import moves
 
-    return moving.prepare(
+    return moves.prepare(
         os_acc.this_host('os_acc.migration.prepare'),
         instance_info,
         dict(description) if isinstance(description, Mapping) else description,
@@ -104,9 +104,9 @@ def hand_over(
     :raises UnplugException: if the guest does not let go of them. They are
         plugged again; if that fails too, they stay outgoing
     """
-    from os_acc.migration import moving
+    from os_acc.moving import moves
 
-    return moving.hand_over(
+    return moves.hand_over(
         os_acc.this_host('os_acc.migration.hand_over'),
         instance_info,
         migration_uuid,
@@ -134,9 +134,9 @@ def switch(
     :raises PlugException: if a step failed. The VANs stay incoming: try again
         or abort
     """
-    from os_acc.migration import moving
+    from os_acc.moving import moves
 
-    return moving.switch(
+    return moves.switch(
         os_acc.this_host('os_acc.migration.switch'),
         instance_info,
         migration_uuid,
@@ -161,9 +161,9 @@ def finish(
     :raises UnplugException: if some VANs could not be released; the next
         finish() or recover() tries again
     """
-    from os_acc.migration import moving
+    from os_acc.moving import moves
 
-    return moving.finish(
+    return moves.finish(
         os_acc.this_host('os_acc.migration.finish'),
         instance_info,
         migration_uuid,
@@ -187,9 +187,9 @@ def abort(
         the guest runs here. Then do not abort it on the source either
     :raises UnplugException: if a step failed; try again
     """
-    from os_acc.migration import moving
+    from os_acc.moving import moves
 
-    return moving.abort(
+    return moves.abort(
         os_acc.this_host('os_acc.migration.abort'),
         instance_info,
         migration_uuid,

@@ -40,7 +40,7 @@ from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.kernel import boot
-from os_acc.migration import description
+from os_acc.moving import description
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from os_acc import exception
 from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
+from os_acc import schemas
 from os_acc.attach import plan
 from os_acc.bitstreams import reference
 from os_acc.objects import van as states
-from os_acc.texts import schemas
 
 VERSION = 1
 
@@ -77,7 +77,7 @@ class Accelerator:
 @functools.cache
 def schema() -> dict[str, Any]:
     """The JSON schema of a description."""
-    file = importlib.resources.files('os_acc.migration') / 'schema.json'
+    file = importlib.resources.files('os_acc.moving') / 'schema.json'
     found: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
     return found
 

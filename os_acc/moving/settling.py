@@ -19,7 +19,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc.attach import guests
 from os_acc.attach import steps
-from os_acc.migration import moving
+from os_acc.moving import moves
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
@@ -37,16 +37,16 @@ def settle(
     :param settled: gets those that are the instance's from now on
     :returns: those that the caller has to release
     """
-    if not entries or not moving.has_expired(host, entries):
+    if not entries or not moves.has_expired(host, entries):
         return []
     incoming = entries[0].van.state == states.INCOMING
     logger = log.about(LOG, entries[0].van.instance_uuid)
     try:
         if guests.runs(host, entries):
             if incoming:
-                moving.make_theirs(host, entries, step, live=False)
+                moves.make_theirs(host, entries, step, live=False)
             else:
-                moving.take_back(host, entries, step, runs_with_them=True)
+                moves.take_back(host, entries, step, runs_with_them=True)
             settled += [entry.van for entry in entries]
             return []
         if incoming and guests.exists(host, entries) is False:
