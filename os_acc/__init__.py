@@ -142,6 +142,8 @@ def plug(
         fails
     :raises UnsupportedHandle: if the plugin does not take such a handle
     :raises LiveNotSupported: if the plugin cannot attach to a running guest
+    :raises MigrationConflict: if the instance is being moved: see
+        os_acc.migration
     :raises HypervisorError: if live is True and the plugin cannot attach now,
         for example because a package is not installed
     :raises PlugException: if a step failed; what this call did is undone. Its
@@ -289,7 +291,8 @@ def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
     VANs that are half done are released. VANs that were plugged before a
-    reboot are prepared again with the same handle. If an instance is a
+    reboot are prepared again with the same handle. A migration whose caller
+    had its time is settled by where the guest runs: see os_acc.migration. If an instance is a
     process (InstanceInfo.process) that has ended, its VANs are released. An
     instance that another living thread or process is working on is left
     alone.
@@ -313,8 +316,8 @@ def release_orphans(
     hypervisor has no guest of the instance (as far as the plugin can tell),
     no VAN of the instance was changed for minimum_age seconds, and its owner
     is that of this process: see initialize(). An instance that another thread
-    or process is working on is left alone. Nothing that one instance raises
-    stops the others.
+    or process is working on is left alone, and so is one that is being moved.
+    Nothing that one instance raises stops the others.
 
     :param known_instance_uuids: all instances of this host that exist or are
         being built, by the caller's database. Read the list from there
