@@ -292,10 +292,10 @@ def recover() -> objects.RecoveryReport:
 
     VANs that are half done are released. VANs that were plugged before a
     reboot are prepared again with the same handle. A migration whose caller
-    had its time is settled by where the guest runs: see os_acc.migration. If an instance is a
-    process (InstanceInfo.process) that has ended, its VANs are released. An
-    instance that another living thread or process is working on is left
-    alone.
+    had its time is settled by where the guest runs: see os_acc.migration. If
+    an instance is a process (InstanceInfo.process) that has ended, its VANs
+    are released. An instance that another living thread or process is working
+    on is left alone.
 
     :returns: what was done with each VAN
     :raises LibraryNotInitialized: if initialize() was not called

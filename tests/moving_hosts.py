@@ -258,23 +258,38 @@ class Hosts:
         }
         return {name: states for name, states in found.items() if states}
 
-    def check(self, instance: str, count: int) -> None:
-        """One owner at most, and nothing is lost.
+    def all_vans(self) -> dict[str, list[objects.VAN]]:
+        """The VANs of all hosts."""
+        found = {}
+        for name in self.names:
+            with self.on(name):
+                found[name] = list(os_acc.get_vans())
+        return found
 
-        :param count: the number of its accelerators
+    def check(self, counts: dict[str, int]) -> None:
+        """One owner at most of each instance, and nothing is lost.
+
+        :param counts: the number of accelerators of each
         """
-        states = self.states(instance)
-        owners = [name for name in states if 'plugged' in states[name]]
-        assert len(owners) <= 1, states
-        whole = [name for name in states if states[name] <= WHOLE]
-        assert any(
-            len(self.vans(name, instance)) == count for name in whole
-        ), states
-        where = self.guests.runs.get(instance)
-        had = self.guests.devices.get(instance, set())
-        if had:
-            there = self.vans(where, instance)
-            assert had <= {van.uuid for van in there}, (where, states)
+        found = self.all_vans()
+        for instance, count in counts.items():
+            there = {
+                name: {
+                    v.uuid: v.state
+                    for v in vans
+                    if v.instance_uuid == instance
+                }
+                for name, vans in found.items()
+            }
+            owners = [n for n in there if 'plugged' in there[n].values()]
+            assert len(owners) <= 1, there
+            assert any(
+                len(states) == count and set(states.values()) <= WHOLE
+                for states in there.values()
+            ), there
+            if had := self.guests.devices.get(instance):
+                where = self.guests.runs[instance]
+                assert had <= there[where].keys(), (where, there)
 
     def check_devices(self, name: str) -> None:
         """The journal and the hardware of a host agree.

@@ -109,7 +109,7 @@ def leave(move, number):
 
 
 def check(move):
-    move.hosts.check(move.info.uuid, COUNT)
+    move.hosts.check({move.info.uuid: COUNT})
 
 
 def settled(move):

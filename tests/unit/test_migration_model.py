@@ -66,8 +66,7 @@ class Model:
             ]
         )
         act()
-        for each, count in self.counts.items():
-            self.hosts.check(each, count)
+        self.hosts.check(self.counts)
         for name in self.hosts.names:
             self.hosts.check_devices(name)
 
@@ -86,8 +85,7 @@ class Model:
         if killed:
             self.done['killed'] += 1
             self.hosts.mortal.revive()
-            for each, count in self.counts.items():
-                self.hosts.check(each, count)
+            self.hosts.check(self.counts)
             self.hosts.restart(name)
         return not killed
 
@@ -268,7 +266,7 @@ class Model:
         for each in list(self.counts):
             (owner,) = self.hosts.states(each)
             self._start(each)
-            self.hosts.check(each, self.counts[each])
+            self.hosts.check({each: self.counts[each]})
             self.hosts.stop_guest(each)
             with self.hosts.on(owner):
                 assert os_acc.unplug(self.infos[each])
@@ -300,7 +298,7 @@ def run(seed, steps):
             hosts.close()
 
 
-@hypothesis.settings(max_examples=30)
+@hypothesis.settings(max_examples=25)
 @hypothesis.given(seed=st.integers(0, 1 << 32))
 def test_random_migrations(seed):
     run(seed, STEPS)
