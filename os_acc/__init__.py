@@ -142,6 +142,8 @@ def plug(
         fails
     :raises UnsupportedHandle: if the plugin does not accept such a handle
     :raises LiveNotSupported: if the plugin cannot attach to a running guest
+    :raises MigrationConflict: if the instance is being moved: see
+        os_acc.migration
     :raises HypervisorError: if live is True and the plugin cannot attach now,
         for example because a package is not installed
     :raises PlugException: if a step failed; what this call did is undone. Its
@@ -289,11 +291,11 @@ def recover() -> objects.RecoveryReport:
     """Finish or undo what a crash or a reboot of the host left behind.
 
     VANs that are only partly plugged or unplugged are released. VANs that were
-    plugged before a
-    reboot are prepared again with the same handle. If an instance is a
-    process (InstanceInfo.process) that has ended, its VANs are released. An
-    instance that another running thread or process is working on is left
-    alone.
+    plugged before a reboot are prepared again with the same handle. A
+    migration whose caller had its time is settled by where the guest runs: see
+    os_acc.migration. If an instance is a process (InstanceInfo.process) that
+    has ended, its VANs are released. An instance that another running thread
+    or process is working on is left alone.
 
     :returns: what was done with each VAN
     :raises LibraryNotInitialized: if initialize() was not called
@@ -314,13 +316,12 @@ def release_orphans(
     hypervisor has no guest of the instance (as far as the plugin can tell),
     no VAN of the instance was changed for minimum_age seconds, and its owner
     is that of this process: see initialize(). An instance that another thread
-    or process is working on is left alone. An error of one instance does not
-    stop the others.
+    or process is working on is left alone, and so is one that is being moved.
+    An error of one instance does not stop the others.
 
     :param known_instance_uuids: all instances of this host that exist or are
         being built, according to the caller's database. Read the list from
-        there
-        shortly before the call
+        there shortly before the call
     :param minimum_age: seconds; longer than a build can last between its
         entry in the database and the caller's reading of the list
     :returns: the orphans. A VAN without error was released. Any other keeps
@@ -448,6 +449,16 @@ def keep_pools(
     from os_acc.desired import pools
 
     return pools.keep(_writable('os_acc.keep_pools'), progress)
+
+
+def this_host(call: str | None = None) -> host.Host:
+    """Return the host of this process, for the other parts of the API.
+
+    :param call: the name of a call that changes something; None: of none
+    :raises LibraryNotInitialized: if initialize() was not called
+    :raises ReadOnly: if call is given, and this process changes nothing
+    """
+    return _get() if call is None else _writable(call)
 
 
 def _get() -> host.Host:

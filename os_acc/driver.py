@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar('_T')
 
+#: How a VAN moves to another host. The guest keeps running with the device;
+#: the device is detached before and another one attached after; or the guest
+#: is stopped.
+LIVE = 'live'
+REPLUG = 'replug'
+COLD = 'cold'
+#: The best way first.
+WAYS = (LIVE, REPLUG, COLD)
+
 
 class DriverBase(extension.ExtensionBase, abc.ABC):
     """Makes an attach handle from an accelerator, and undoes that.
@@ -55,6 +64,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     #: the plugin takes none of them, os-acc refuses the request before
     #: anything is touched. Empty: this is not checked.
     handle_types: ClassVar[tuple[str, ...]] = ()
+
+    #: The best way in which its VANs move to another host, one of WAYS. COLD
+    #: is right if a guest cannot get or give up such a device while it runs.
+    moves: ClassVar[str] = COLD
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -204,6 +217,16 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
             fails and changes nothing
         """
         return True
+
+    def left_behind(self, van: objects.VAN) -> str | None:
+        """Say what stays on the device when the instance moves away.
+
+        ``os-acc migration check`` prints it. It only looks. The default says
+        that nothing does that the guest would not lose by a restart.
+
+        :returns: a noun, such as 'the data of the drive'; None: nothing
+        """
+        return None
 
     def program_device(
         self,

@@ -295,6 +295,12 @@ class StepFailed(ExceptionBase):
     msg_fmt = 'VAN %(van)s: %(step)s of %(actor)s failed: %(err)s'
 
 
+class MigrationConflict(ExceptionBase):
+    """A call does not fit the state in which a migration is on this host."""
+
+    msg_fmt = 'Migration of instance %(instance)s: %(reason)s'
+
+
 class AttachException(ExceptionBase):
     """Base class of the errors that plug and unplug raise after the checks.
 

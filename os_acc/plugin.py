@@ -60,6 +60,19 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         """
         return None
 
+    def runs_guest(self, instance_info: objects.InstanceInfo) -> bool | None:
+        """Say whether the guest of the instance runs on this host now.
+
+        recover() settles by it a migration whose caller has died. The default
+        cannot tell.
+
+        :returns: False if there is no guest, or it does not run; None if the
+            plugin cannot tell, or the guest is being moved just now
+        :raises Exception: if the hypervisor does not answer; nothing is then
+            decided
+        """
+        return None
+
     @abc.abstractmethod
     def plug(
         self,

@@ -31,6 +31,7 @@ ALLOWED: dict[str, str] = {
             'a_kill_in_a_live',
             'an_api_that_fails',
             'has_guest_before_and_after',
+            'runs_guest_before_and_after',
         )
     },
     **{

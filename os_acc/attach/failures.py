@@ -22,13 +22,14 @@ def raised_as(
     """Raise every Exception of the block as cls, chained to its cause.
 
     A BaseException that is not an Exception passes unchanged, such as
-    KeyboardInterrupt, or an eventlet.Timeout that the caller has set.
+    KeyboardInterrupt, or an eventlet.Timeout that the caller has set. So does
+    a MigrationConflict, because nothing was touched.
 
     :param cls: PlugException or UnplugException
     """
     try:
         yield
-    except exception.AttachException:
+    except (exception.AttachException, exception.MigrationConflict):
         raise
     except Exception as err:
         fail(cls, instance_uuid, [], err)

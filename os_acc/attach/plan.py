@@ -132,6 +132,23 @@ def check_readable(host: host_module.Host, instance_uuid: str) -> None:
         raise unreadable(host, row)
 
 
+def check_settled(entries: Iterable[journal.Entry]) -> None:
+    """Check that an instance is not being moved.
+
+    :raises MigrationConflict: if a VAN of it is incoming or outgoing
+    """
+    for entry in entries:
+        van = entry.van
+        if van.state in states.MOVING:
+            raise exception.MigrationConflict(
+                instance=van.instance_uuid,
+                reason=f'VAN {van.uuid} is {van.state} (migration '
+                f'{van.migration_uuid}); settle it first: os-acc migration '
+                f'finish {van.instance_uuid}, or os-acc migration abort '
+                f'{van.instance_uuid}',
+            )
+
+
 def unreadable(
     host: host_module.Host, row: journal.UnreadableRow
 ) -> exception.JournalUnreadable:

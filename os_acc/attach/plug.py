@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence
 import logging
 
@@ -48,7 +49,7 @@ def plug(
             entries = _take_up(host, instance_info, plans, live, step, plugin)
             new = [e for e in entries if e.van.state == states.PREPARING]
             if new:
-                _plug_new(host, new, step)
+                plug_new(host, new, step)
     return objects.VANList(objects=[entry.van for entry in entries])
 
 
@@ -71,7 +72,9 @@ def replug(
         ):
             plan_module.check_readable(host, uuid)
             plugged = []
-            for entry in host.journal.entries(uuid):
+            entries = host.journal.entries(uuid)
+            plan_module.check_settled(entries)
+            for entry in entries:
                 if entry.van.state == states.PLUGGED:
                     plugged.append(entry)
                     continue
@@ -104,6 +107,7 @@ def _take_up(
     uuid = instance_info.uuid
     plan_module.check_readable(host, uuid)
     existing = {e.van.uuid: e for e in host.journal.entries(uuid)}
+    plan_module.check_settled(existing.values())
     asked = [
         existing[p.request.uuid] for p in plans if p.request.uuid in existing
     ]
@@ -116,25 +120,48 @@ def _take_up(
             # The journal does not have the password and query of a URL.
             before.bitstream = plan.request.bitstream
     half_done = [e for e in asked if e.van.state != states.PLUGGED]
-    if half_done:
-        recovery = recorder.Recorder(events.RECOVER, instance_info)
-        result = release.release(host, half_done, step.recorded_by(recovery))
-        if result.errors:
-            failures.fail(exception.PlugException, uuid, result.errors)
+    release_half_done(host, instance_info, half_done, step)
     prepare.make_intact(host, list(plugged.values()), step, live)
     now = boot.boot_id()
     return [
         plugged.get(plan.request.uuid)
-        or _new_entry(plan, instance_info, live, now, host.owner)
+        or new_entry(plan, instance_info, live, now, host.owner)
         for plan in plans
     ]
 
 
-def _plug_new(
+def release_half_done(
     host: host_module.Host,
+    instance_info: objects.InstanceInfo,
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> None:
+    """Release what an earlier call has left half done.
+
+    :raises PlugException: if something could not be released
+    """
+    if not entries:
+        return
+    recovery = recorder.Recorder(events.RECOVER, instance_info)
+    result = release.release(host, entries, step.recorded_by(recovery))
+    if result.errors:
+        uuid = instance_info.uuid
+        failures.fail(exception.PlugException, uuid, result.errors)
+
+
+def plug_new(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+    state: str = states.PLUGGED,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Do all steps of new VANs; undo all of it if one fails.
+
+    :param state: that the VANs have in the end
+    :param check: raises an error if the instance cannot use what the drivers
+        have prepared
+    """
     vans = [entry.van for entry in entries]
     try:
         host.journal.add(entries)
@@ -148,6 +175,7 @@ def _plug_new(
         if failed := prepare.prepare(host, entries, step):
             demand.note(host, entries, failed)
             raise next(iter(failed.values()))
+        check()
         _set_state(vans, states.PLUGGING)
         host.journal.save_all(vans, attached=True)
         for entry in entries:
@@ -155,14 +183,15 @@ def _plug_new(
             step.plug(entry)
         for entry in entries:
             step.postplug(entry)
-        _set_state(vans, states.PLUGGED)
+        _set_state(vans, state)
         host.journal.save_all(vans, events=step.record.ended())
     except BaseException as err:
         _roll_back(host, entries, step, err)
         raise
     for van in vans:
         log.about(LOG, van.instance_uuid, van.uuid).info(
-            'plugged %s by driver %r and plugin %r: %s',
+            '%s %s by driver %r and plugin %r: %s',
+            state,
             van.handle.identity if van.handle else None,
             van.driver,
             van.plugin,
@@ -191,13 +220,15 @@ def _roll_back(
         failures.fail(exception.PlugException, instance_uuid, errors, cause)
 
 
-def _new_entry(
+def new_entry(
     plan: plan_module.Plan,
     instance_info: objects.InstanceInfo,
     live: bool,
     boot_id: str,
     owner: str,
+    migration_uuid: str | None = None,
 ) -> journal.Entry:
+    """Make the entry of a VAN that is to be plugged."""
     # A versioned object is stored with whole seconds only.
     now = timeutils.utcnow(with_timezone=True).replace(microsecond=0)
     van = objects.VAN(
@@ -208,6 +239,7 @@ def _new_entry(
         owner=owner,
         state=states.PREPARING,
         boot_id=boot_id,
+        migration_uuid=migration_uuid,
         created_at=now,
         updated_at=now,
     )

@@ -16,7 +16,6 @@ from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import steps
 from os_acc.kernel import boot
-from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
 
@@ -70,6 +69,7 @@ def restore(
     A VAN that fails stays plugged, with its error and the boot_id that it
     had. The next plug tries again; recover() does so after a reboot.
 
+    :param entries: all are in the same state
     :returns: the errors of the VANs that failed; empty if none failed
     """
     failed: Failed = {}
@@ -96,7 +96,7 @@ def restore(
     host.journal.settle(
         [],
         failures.texts(entries, failed),
-        state=states.PLUGGED,
+        state=entries[0].van.state,
         events=events if failed else [],
     )
     return failed

@@ -143,6 +143,12 @@ class Recorder:
                 self._add(err=failed[van.uuid], **_van(van))
         return self.taken()
 
+    def settled(self, vans: Iterable[objects.VAN]) -> list[events.Event]:
+        """Hand over what happened, after VANs became the instance's."""
+        if self._operation != events.RECOVER:
+            return self.ended()
+        return self._each(vans, (), {}, events.RESTORED)
+
     def leave(self, err: BaseException) -> list[events.Event]:
         """Hand over what no commit has taken, because the call failed."""
         if self._ended or self._operation == events.RECOVER:

@@ -57,7 +57,7 @@ def _reason(
     if any(
         van.device not in there
         for van in opened.journal.vans()
-        if van.state not in (states.PLUGGED, states.ERROR)
+        if van.state not in (*states.WHOLE, states.ERROR)
     ):
         return None
     if all(request.handle is not None for request in requests):

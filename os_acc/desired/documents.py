@@ -8,10 +8,8 @@ device_spec, and its reader reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
-import difflib
 import functools
 import importlib.resources
 import json
@@ -22,6 +20,7 @@ from typing import NoReturn
 from os_acc import exception
 from os_acc import objects
 from os_acc import reserved
+from os_acc import schemas
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.desired import reservations
@@ -37,8 +36,6 @@ from os_acc.texts import yaml_documents
 VERSION = 1
 
 _ENDS = ('.json', '.yaml', '.yml')
-#: A key of the document, or the number of an item of a list.
-Path = Sequence[str | int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +210,7 @@ def from_text(data: bytes | str, path: str) -> Document:
     except ValueError as err:
         _refuse(path, 'text', None, f'JSON or YAML ({err})')
 
-    def place(keys: Path) -> str:
+    def place(keys: schemas.Path) -> str:
         line = places.line_of(text, keys)
         return f'{path}, line {line}' if line else path
 
@@ -221,7 +218,7 @@ def from_text(data: bytes | str, path: str) -> Document:
 
 
 def read(
-    found: Any, place: Callable[[Path], str] = lambda keys: 'document'
+    found: Any, place: schemas.Place = lambda keys: 'document'
 ) -> Document:
     """Check a document that was read already.
 
@@ -229,7 +226,7 @@ def read(
     :raises InvalidRequest: if it is wrong; the error names place, key and
         value, and what was expected
     """
-    _check_schema(found, place)
+    schemas.check(schema(), found, place)
     specs: list[device_spec.Spec] = []
     for number, item in enumerate(found.get('offered', ())):
         try:
@@ -238,7 +235,11 @@ def read(
             field = err.kwargs['field']
             keys = ['offered', number, *([field] if field in item else [])]
             raise exception.InvalidRequest(
-                **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+                **{
+                    **err.kwargs,
+                    'subject': place(keys),
+                    'field': schemas.named(keys),
+                }
             ) from err
     functions = []
     for number, item in enumerate(found.get('functions', ())):
@@ -278,16 +279,8 @@ def stored(row: rows.Desired | None) -> Document:
     return read(found)
 
 
-def named(keys: Path) -> str:
-    """Write keys as one name: offered[0].address."""
-    text = ''
-    for key in keys:
-        text += f'[{key}]' if isinstance(key, int) else f'.{key}'
-    return text.removeprefix('.') or 'document'
-
-
 def _checked(
-    made: Function, keys: list[str | int], place: Callable[[Path], str]
+    made: Function, keys: list[str | int], place: schemas.Place
 ) -> Function:
     """Check and normalise the values of a function."""
     where = 'device'
@@ -304,20 +297,26 @@ def _checked(
     except exception.InvalidRequest as err:
         keys = [*keys, where]
         raise exception.InvalidRequest(
-            **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+            **{
+                **err.kwargs,
+                'subject': place(keys),
+                'field': schemas.named(keys),
+            }
         ) from err
     return dataclasses.replace(made, device=device.address)
 
 
-def _vf(text: str, keys: list[str | int], place: Callable[[Path], str]) -> str:
+def _vf(text: str, keys: list[str | int], place: schemas.Place) -> str:
     """Check and normalise the address of a VF."""
     if not pci.is_address(text.lower()):
-        _refuse(place(keys), named(keys), text, 'the PCI address of a VF')
+        _refuse(
+            place(keys), schemas.named(keys), text, 'the PCI address of a VF'
+        )
     return text.lower()
 
 
 def _checked_pool(
-    made: Pool, keys: list[str | int], place: Callable[[Path], str]
+    made: Pool, keys: list[str | int], place: schemas.Place
 ) -> Pool:
     """Check and normalise the values of a pool."""
     where = 'function'
@@ -341,12 +340,16 @@ def _checked_pool(
     except exception.InvalidRequest as err:
         keys = [*keys, where]
         raise exception.InvalidRequest(
-            **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+            **{
+                **err.kwargs,
+                'subject': place(keys),
+                'field': schemas.named(keys),
+            }
         ) from err
     if made.max is not None and made.max < made.least:
         keys = [*keys, 'max']
         expected = f'at least min_free, which is {made.least}'
-        _refuse(place(keys), named(keys), made.max, expected)
+        _refuse(place(keys), schemas.named(keys), made.max, expected)
     return made
 
 
@@ -360,7 +363,7 @@ def _joined(parts: Sequence[Document]) -> Document:
     )
 
 
-def _check_once(document: Document, place: Callable[[Path], str]) -> Document:
+def _check_once(document: Document, place: schemas.Place) -> Document:
     """Check that no device is there twice in one part, and no function."""
     pools = [function_ids.canonical(each.function) for each in document.pools]
     for part, found, what in (
@@ -373,48 +376,6 @@ def _check_once(document: Document, place: Callable[[Path], str]) -> Document:
             if each in found[:number]:
                 _refuse(place([part, number]), part, each, f'each {what} once')
     return document
-
-
-def _check_schema(found: Any, place: Callable[[Path], str]) -> None:
-    import jsonschema
-
-    validator = jsonschema.Draft202012Validator(schema())
-    # A key that is misspelled is told before the one that is missing for it.
-    for error in sorted(validator.iter_errors(found), key=_order):
-        keys = list(error.absolute_path)
-        if error.validator == 'additionalProperties':
-            known = error.schema['properties']
-            key = next(each for each in error.instance if each not in known)
-            _unknown(key, error.instance[key], keys, list(known), place)
-        if error.validator == 'required':
-            missing = next(
-                each
-                for each in error.validator_value
-                if each not in error.instance
-            )
-            keys.append(missing)
-            _refuse(place(keys[:-1]), named(keys), None, 'a value')
-        expected = error.schema.get('description', error.message)
-        _refuse(place(keys), named(keys), error.instance, expected)
-
-
-def _order(error: Any) -> tuple[bool, list[str]]:
-    is_missing = error.validator in ('required', 'anyOf')
-    return is_missing, list(map(str, error.path))
-
-
-def _unknown(
-    key: str,
-    value: Any,
-    keys: list[str | int],
-    known: list[str],
-    place: Callable[[Path], str],
-) -> NoReturn:
-    """Refuse a key that the schema does not have."""
-    expected = f'no such key; the keys are {", ".join(known)}'
-    if close := difflib.get_close_matches(str(key), known, 1):
-        expected = f'a key that exists; did you mean {close[0]!r}?'
-    _refuse(place([*keys, key]), named([*keys, key]), value, expected)
 
 
 def _refuse(subject: str, field: str, value: Any, expected: str) -> NoReturn:

@@ -8,7 +8,6 @@ device, and takes nothing from an instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
@@ -16,6 +15,7 @@ from typing import Any
 
 from os_acc import exception
 from os_acc import reserved
+from os_acc import schemas
 from os_acc.desired import steps
 from os_acc.objects import device as device_objects
 
@@ -25,7 +25,7 @@ _NONE = 'for everybody'
 
 def read(
     items: Sequence[dict[str, Any]],
-    place: Callable[[Sequence[str | int]], str],
+    place: schemas.Place,
 ) -> list[reserved.Reserved]:
     """Check and normalise the items of a document.
 

@@ -63,6 +63,13 @@ def _state(van: objects.VAN) -> Iterator[finding.Finding]:
             'remove the cause, then run os-acc recover or os-acc unplug '
             f'{van.instance_uuid}',
         )
+    elif van.state in states.MOVING:
+        yield _found(
+            van,
+            finding.WARNING,
+            f'it is {van.state}, by migration {van.migration_uuid}',
+            'if the migration has ended, see os-acc migration list',
+        )
     elif van.state != states.PLUGGED:
         yield _found(
             van,

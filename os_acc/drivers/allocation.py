@@ -193,7 +193,7 @@ def check_healthy(
     :param address: of the device, which need not be a PCI function
     :raises DeviceUnhealthy: if the device has failed
     """
-    if van.state != van_states.PLUGGED:
+    if van.state not in van_states.WHOLE:
         health.check(by.journal, address)
 
 

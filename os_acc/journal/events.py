@@ -36,6 +36,12 @@ FREE = 'free'
 UNHEALTHY = 'unhealthy'
 DEMAND = 'demand'
 POOL = 'pool'
+# Those of os_acc.migration.
+PREPARE = 'prepare'
+HAND_OVER = 'hand over'
+SWITCH = 'switch'
+FINISH = 'finish'
+ABORT = 'abort'
 
 #: The results.
 DONE = 'done'

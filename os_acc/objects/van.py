@@ -9,12 +9,14 @@ import datetime
 from typing import Any
 from typing import ClassVar
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from os_acc import exception
 from os_acc.objects import base
 from os_acc.objects import fields
+from os_acc.objects.fields import UUIDOrNone
 from os_acc.objects.fields import UUIDValue
 from os_acc.objects.handle import AttachHandle
 
@@ -22,6 +24,8 @@ PREPARING = 'preparing'
 PREPARED = 'prepared'  # not used now; objects may still contain it
 PLUGGING = 'plugging'
 PLUGGED = 'plugged'
+INCOMING = 'incoming'
+OUTGOING = 'outgoing'
 UNPLUGGING = 'unplugging'
 UNPREPARING = 'unpreparing'
 ERROR = 'error'
@@ -31,10 +35,17 @@ STATES = (
     PREPARED,
     PLUGGING,
     PLUGGED,
+    INCOMING,
+    OUTGOING,
     UNPLUGGING,
     UNPREPARING,
     ERROR,
 )
+
+#: The instance moves to this host, or away from it: see os_acc.migration.
+MOVING = (INCOMING, OUTGOING)
+#: Both halves are done, and nothing is being undone.
+WHOLE = (PLUGGED, *MOVING)
 
 
 class DateTime(ovo_fields.DateTime):
@@ -79,10 +90,12 @@ class VAN(_Connected, base.VersionedObject):
     # Version 1.0: Initial version
     # Version 1.1: Added live_migratable
     # Version 1.2: Added owner
-    VERSION = '1.2'
+    # Version 1.3: Added migration_uuid, and the states incoming and outgoing
+    VERSION = '1.3'
     ADDED_IN: ClassVar[dict[str, str]] = {
         'live_migratable': '1.1',
         'owner': '1.2',
+        'migration_uuid': '1.3',
     }
 
     uuid: UUIDValue
@@ -101,6 +114,7 @@ class VAN(_Connected, base.VersionedObject):
     live_migratable: bool | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
+    migration_uuid: UUIDOrNone = UUIDOrNone()
 
     fields = {
         # The UUID of the request.
@@ -131,7 +145,18 @@ class VAN(_Connected, base.VersionedObject):
         'live_migratable': ovo_fields.BooleanField(nullable=True),
         'created_at': DateTimeField(nullable=True),
         'updated_at': DateTimeField(nullable=True),
+        # The migration that brings it, has brought it, or takes it away.
+        'migration_uuid': fields.UUIDField(nullable=True),
     }
+
+    def obj_make_compatible(
+        self, primitive: dict[str, Any], target_version: str
+    ) -> None:
+        """Call a VAN that is being moved prepared, for an older reader."""
+        super().obj_make_compatible(primitive, target_version)
+        target = versionutils.convert_version_to_tuple(target_version)
+        if target < (1, 3) and primitive.get('state') in MOVING:
+            primitive['state'] = PREPARED
 
     def connect(
         self,

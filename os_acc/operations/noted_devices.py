@@ -25,7 +25,7 @@ def of_plugged(vans: Iterable[objects.VAN]) -> list[tuple[objects.VAN, str]]:
         each
         for each in vans
         # The fake driver has no device.
-        if each.state == states.PLUGGED and each.driver != 'fake'
+        if each.state in states.WHOLE and each.driver != 'fake'
     ]
     own = {name: each for each in plugged for name in _names(each)}
     along = {

@@ -23,6 +23,7 @@ from os_acc import host as host_module
 from os_acc import journal
 from os_acc import log
 from os_acc import objects
+from os_acc.attach import guests
 from os_acc.attach import parallel
 from os_acc.attach import plan
 from os_acc.attach import recorder
@@ -55,7 +56,7 @@ def find(
     def one(uuid: str) -> list[objects.VAN]:
         entries = _orphans(host, uuid, minimum_age, _of(owner))
         try:
-            if _has_guest(host, entries):
+            if guests.exists(host, entries):
                 return []
         except Exception as err:
             return _failed(entries, exception.describe(err))
@@ -160,7 +161,7 @@ def _release_instance(
             entries = _orphans(host, uuid, minimum_age, chosen)
             if not entries:
                 return []
-            guest = _has_guest(host, entries)
+            guest = guests.exists(host, entries)
             if certain and guest is not False:
                 return _failed(entries, _GUEST if guest else _UNKNOWN)
             if guest:
@@ -227,10 +228,15 @@ def _orphans(
     minimum_age: float,
     chosen: Callable[[journal.Entry], bool],
 ) -> list[journal.Entry]:
-    """The chosen VANs, unless a VAN of the instance is too young."""
+    """The chosen VANs, unless a VAN of the instance is too young.
+
+    An instance that is being moved is known to one host, and has VANs on two.
+    """
     entries = host.journal.entries(uuid)
     now = timeutils.utcnow(with_timezone=True)
     for entry in entries:
+        if entry.van.state in states.MOVING:
+            return []
         changed = entry.van.updated_at or now
         if (now - changed).total_seconds() < minimum_age:
             return []
@@ -249,20 +255,6 @@ def _young(
         f'{minimum_age:g} seconds'
     )
     return _failed(list(filter(chosen, host.journal.entries(uuid))), text)
-
-
-def _has_guest(
-    host: host_module.Host, entries: Sequence[journal.Entry]
-) -> bool | None:
-    """Whether a plugin says that the guest exists; None: one cannot tell."""
-    plugins = {entry.van.plugin: entry.instance_info for entry in entries}
-    answers = {
-        host.extensions.plugin(name).has_guest(info)
-        for name, info in plugins.items()
-    }
-    if True in answers:
-        return True
-    return None if None in answers else False
 
 
 def _failed(entries: Sequence[journal.Entry], text: str) -> list[objects.VAN]:

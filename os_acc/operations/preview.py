@@ -90,6 +90,7 @@ def plug(
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
     existing = {e.van.uuid: e for e in host.journal.entries(uuid)}
+    plan.check_settled(existing.values())
     offers = _Offers(host, requests, instance_info.project_id)
     planned = []
     for each in plans:

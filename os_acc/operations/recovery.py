@@ -29,6 +29,7 @@ from os_acc.journal import events
 from os_acc.journal import programs
 from os_acc.kernel import boot
 from os_acc.kernel import process
+from os_acc.moving import settling
 from os_acc.objects import van as states
 from os_acc.operations import noted_devices
 from os_acc.privileged import notes
@@ -187,13 +188,19 @@ def _recover_vans(
     entries = host.journal.entries(instance_uuid)
     called = entries[0].instance_info if entries else instance_uuid
     step = steps.Steps(host, recorder.Recorder(events.RECOVER, called))
+    moving = [e for e in entries if e.van.state in states.MOVING]
+    given_up = settling.settle(host, moving, step, report.restored)
     unneeded = [
-        e for e in entries if e.van.state != states.PLUGGED or _has_ended(e)
+        e
+        for e in entries
+        if e in given_up or e.van.state not in states.WHOLE or _has_ended(e)
     ]
     stale = [
         e
         for e in entries
-        if e not in unneeded and e.van.boot_id != boot.boot_id()
+        if e not in unneeded
+        and e.van.state == states.PLUGGED
+        and e.van.boot_id != boot.boot_id()
     ]
     if unneeded:
         result = release.release(host, unneeded, step)

@@ -71,6 +71,15 @@ OPTS = [
         'on the same instance or device.',
     ),
     cfg.FloatOpt(
+        'migration_timeout',
+        default=3600.0,
+        min=1,
+        help='Seconds from the prepare of a migration until the target host '
+        'must have switched. Only the caller acts within this time. '
+        'Afterwards recover() asks the hypervisor where the guest runs. '
+        'Set the same value on all hosts.',
+    ),
+    cfg.FloatOpt(
         'journal_timeout',
         default=30.0,
         min=0.1,

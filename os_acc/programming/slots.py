@@ -243,7 +243,7 @@ class Slot(recorded.Recorded):
 
         :param wanted: as _completed() returns it
         """
-        if van is not None and van.state != van_states.PLUGGED:
+        if van is not None and van.state not in van_states.WHOLE:
             health.check(self.driver.journal, self.key)
         inside = self._fitting(van, wanted, exact)
         if inside is None:

@@ -33,6 +33,23 @@ class Guests(plugin_live.Live):
             rules.HAS_GUEST.broken(f'it is {after!r} while a guest runs')
         self.same(running, rules.PLUGIN_LOOKS, 'after has_guest()')
 
+    def test_runs_guest_before_and_after(self, service: Service) -> None:
+        instance = service_module.instance()
+        ask = functools.partial(service.plugin.runs_guest, instance)
+
+        def check(refused: bool, text: str) -> None:
+            answer = contract_base.answered(ask, rules.RUNS_GUEST)
+            if answer not in (None, not refused):
+                rules.RUNS_GUEST.broken(f'it is {answer!r} {text}')
+
+        check(True, 'and there is no guest')
+        self.run_guest(instance)
+        running = self.look()
+        check(False, 'while the guest runs')
+        self.same(running, rules.PLUGIN_LOOKS, 'after runs_guest()')
+        self.end_guest(instance)
+        check(True, 'after the guest has ended')
+
     def test_a_guest_that_has_ended(self, service: Service) -> None:
         instance, van = self.plug_live(service)
         self.end_guest(instance)
@@ -83,6 +100,14 @@ class Guests(plugin_live.Live):
             answer = None
         if answer not in (None, True):
             rules.NO_ANSWER.broken(f'has_guest() says {answer!r}')
+        try:
+            answer = service.plugin.runs_guest(instance)
+        except rules.Broken:
+            raise
+        except Exception:
+            answer = None
+        if answer is not None:
+            rules.NO_ANSWER.broken(f'runs_guest() says {answer!r}')
         try:
             os_acc.unplug(instance, live=True)
         except exception.UnplugException:

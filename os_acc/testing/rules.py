@@ -287,11 +287,18 @@ HAS_GUEST = _of_plugins(
     'has_guest() is not False if the instance has a guest, and not True if it '
     'has none',
 )
+RUNS_GUEST = _of_plugins(
+    'runs-guest',
+    'Say whether a guest exists',
+    'runs_guest() is not False while the guest of the instance runs, and not '
+    'True if it does not',
+)
 NO_ANSWER = _of_plugins(
     'no-answer',
     'Say whether a guest exists',
     'if the hypervisor does not answer, has_guest() does not say that there '
-    'is no guest, and a live unplug() raises an error',
+    'is no guest, runs_guest() says nothing, and a live unplug() raises an '
+    'error',
 )
 RESTORE = _of_plugins(
     'restore',

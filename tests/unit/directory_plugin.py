@@ -74,6 +74,9 @@ class DirectoryPlugin(plugin.PluginBase):
             return False
         return True
 
+    def runs_guest(self, instance_info):
+        return self.has_guest(instance_info)
+
     def plug(self, van, instance_info, live):
         self.file(van).write_text(van.handle.identity)
         if live:

@@ -31,9 +31,11 @@ VIR_FROM_REMOTE = 13
 VIR_DOMAIN_AFFECT_LIVE = 1
 VIR_DOMAIN_AFFECT_CONFIG = 2
 VIR_DOMAIN_XML_INACTIVE = 2
+VIR_DOMAIN_JOB_NONE = 0
 VIR_DOMAIN_RUNNING = 1
 VIR_DOMAIN_PAUSED = 3
 VIR_DOMAIN_SHUTOFF = 5
+VIR_DOMAIN_CRASHED = 6
 VIR_DOMAIN_PMSUSPENDED = 7
 VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED = 15
 VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED = 22
@@ -181,6 +183,7 @@ class Domain:
         self.daemon, self.uuid, self._name = daemon, uuid, name
         self.active, self.persistent = active, persistent
         self.paused = False
+        self.job = VIR_DOMAIN_JOB_NONE
         self.answers = True
         self.live: list[etree._Element] = []
         self.config: list[etree._Element] = []
@@ -205,6 +208,9 @@ class Domain:
         if not self.active:
             return [VIR_DOMAIN_SHUTOFF, 0]
         return [VIR_DOMAIN_PAUSED if self.paused else VIR_DOMAIN_RUNNING, 0]
+
+    def jobInfo(self) -> list[int]:
+        return [self.job]
 
     def XMLDesc(self, flags: int) -> str:
         root = etree.Element('domain')

@@ -43,6 +43,8 @@ REFUSED = [
     ['device', 'free', 'nic0'],
     ['orphans', '--release', '--known', 'known', '--owner', 'nova'],
     ['cyborg', 'check', '--fix'],
+    ['migration', 'finish', 'web'],
+    ['migration', 'abort', 'web'],
     ['run', *PCI, '--', 'true'],
     ['cni-like', 'add'],
 ]
@@ -58,6 +60,8 @@ OTHERS = [
     (['recover'], 0),
     (['recover', '--rebuild'], 1),
     (['orphans'], 0),
+    (['migration', 'list'], 0),
+    (['migration', 'check', 'web'], NOT_FOUND),
     (['van', 'list'], 0),
     (['van', 'list', '--json'], 0),
     (['van', 'show', VAN], NOT_FOUND),

@@ -166,6 +166,24 @@ class SeesAGuest(DirectoryPlugin):
         return True
 
 
+class SaysThatNoneRuns(DirectoryPlugin):
+    def runs_guest(self, instance_info):
+        return False
+
+
+class SaysThatOneRuns(DirectoryPlugin):
+    def runs_guest(self, instance_info):
+        return True
+
+
+class TakesAnErrorForStopped(DirectoryPlugin):
+    def runs_guest(self, instance_info):
+        try:
+            return super().runs_guest(instance_info)
+        except OSError:
+            return False
+
+
 class TakesAnErrorForNoGuest(DirectoryPlugin):
     def has_guest(self, instance_info):
         try:
@@ -248,6 +266,9 @@ FINDS = [
     (NeedsAGuest, 'a_guest_that_has_ended', rules.GUEST_ENDED),
     (SeesNoGuest, 'has_guest_before_and_after', rules.HAS_GUEST),
     (SeesAGuest, 'has_guest_before_and_after', rules.HAS_GUEST),
+    (SaysThatNoneRuns, 'runs_guest_before_and_after', rules.RUNS_GUEST),
+    (SaysThatOneRuns, 'runs_guest_before_and_after', rules.RUNS_GUEST),
+    (TakesAnErrorForStopped, 'an_api_that_fails', rules.NO_ANSWER),
     (TakesAnErrorForNoGuest, 'an_api_that_fails', rules.NO_ANSWER),
     (TakesAnErrorForReleased, 'an_api_that_fails', rules.NO_ANSWER),
     (SavesTooLate, 'a_kill_in_a_live_plug', rules.DETACH_HALF),

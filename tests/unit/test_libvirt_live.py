@@ -90,6 +90,22 @@ def test_has_guest(plugin, daemon):
     assert plugin.has_guest(INSTANCE) is True
 
 
+def test_runs_guest(plugin, daemon):
+    assert plugin.runs_guest(INSTANCE) is False
+    domain = daemon.domain(UUID)
+    assert plugin.runs_guest(INSTANCE) is True
+    # What is paused, or has a job, may run on another host the next moment.
+    domain.job = 2
+    assert plugin.runs_guest(INSTANCE) is None
+    domain.job, domain.paused = 0, True
+    assert plugin.runs_guest(INSTANCE) is None
+    domain.active = False
+    assert plugin.runs_guest(INSTANCE) is False
+    daemon.up = False
+    with pytest.raises(exception.HypervisorError):
+        plugin.runs_guest(INSTANCE)
+
+
 @pytest.fixture
 def plugged(plugin, daemon, van):
     """A domain that has the device, live and in its definition."""

@@ -53,7 +53,7 @@ HASHES = {
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
     'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
-    'VAN': '1.2-db887b5f22d1fc09bf9e800f45e94f13',
+    'VAN': '1.3-44f7a44d358b8f98a5ecf32cb329feb2',
     'VANList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
 }
 FIELDS = {
@@ -91,8 +91,8 @@ FIELDS = {
     'TestHandle': 'name',
     'VAN': (
         'boot_id created_at device driver driver_data error function_id '
-        'guest_config handle instance_uuid live_migratable owner plugin '
-        'state updated_at uuid'
+        'guest_config handle instance_uuid live_migratable migration_uuid '
+        'owner plugin state updated_at uuid'
     ),
     'VANList': 'objects',
 }
@@ -573,6 +573,7 @@ class TestObjects:
             error='e',
             live_migratable=True,
             owner='nova',
+            migration_uuid=UUID2,
             created_at=now,
             updated_at=now,
         )
@@ -592,6 +593,9 @@ class TestObjects:
         van = objects.VAN(uuid=UUID, live_migratable=True, owner='nova')
         data = van.obj_to_primitive('1.1')['versioned_object.data']
         assert data == {'uuid': UUID, 'live_migratable': True}
+        van = objects.VAN(uuid=UUID, state='incoming', migration_uuid=UUID2)
+        data = van.obj_to_primitive('1.2')['versioned_object.data']
+        assert data == {'uuid': UUID, 'state': 'prepared'}
 
     def test_save_of_a_copy(self):
         with pytest.raises(exception.JournalError) as caught:
@@ -665,7 +669,8 @@ class TestVersions:
         # refuses a new value.
         state = objects.VAN.fields['state'].get_schema()
         assert ' '.join(state['enum']) == (
-            'preparing prepared plugging plugged unplugging unpreparing error'
+            'preparing prepared plugging plugged incoming outgoing unplugging '
+            'unpreparing error'
         )
         programming = objects.Device.fields['programming'].get_schema()
         assert ' '.join(programming['enum']) == 'none single dynamic'

@@ -21,6 +21,7 @@ import command
 from oslo_utils import timeutils
 import pytest
 
+import acc_plug_libvirt
 import os_acc
 from os_acc import journal
 from os_acc import loader
@@ -37,6 +38,7 @@ from os_acc.journal import health
 from os_acc.kernel import boot
 from os_acc.kinds.fake.driver import driver
 from os_acc.operations import orphans
+from os_acc.state import instance_names
 
 SCREENS = pathlib.Path(__file__).parent / 'screens'
 WIDTHS = (80, 120)
@@ -73,6 +75,9 @@ COMMANDS = {
     'host-show': ('host', 'show'),
     'host-show-long': ('host', 'show', '--long'),
     'orphans': ('orphans', '--minimum-age', '0'),
+    'migration-check': ('migration', 'check', WEB),
+    'migration-list': ('migration', 'list'),
+    'migration-abort': ('migration', 'abort', WEB),
     'device-spec': ('device', 'spec'),
     'cyborg-check': ('cyborg', 'check'),
     'cyborg-check-long': ('cyborg', 'check', '--long'),
@@ -84,6 +89,7 @@ COMMANDS = {
     'van-forget': ('van', 'forget', VAN, '--yes'),
     'events': ('events',),
     'events-of-one': ('events', '--van', VAN[:8]),
+    'migration-finish': ('migration', 'finish', WEB),
     'device-free': ('device', 'free', 'nic1'),
     'device-deny': ('device', 'deny', 'gpu9'),
     'device-allow': ('device', 'allow', 'gpu9'),
@@ -111,6 +117,15 @@ class Command(command.Command):
         """Leave a VAN half unplugged, so that recover has something to do."""
         opened = journal.Journal(str(self.state_path), 5)
         opened.mark(opened.entries()[:1], 'unplugging')
+        opened.close()
+
+    def hand_over(self):
+        """Leave a migration of WEB whose caller has died."""
+        opened = journal.Journal(str(self.state_path), 5)
+        vans = opened.vans(instance_names.instance_uuid(WEB))
+        for van in vans:
+            van.state, van.migration_uuid = 'outgoing', JOB_VAN
+        opened.save_all(vans)
         opened.close()
 
     def make_unhealthy(self):
@@ -159,6 +174,10 @@ def run(clean, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(doctor.Doctor, 'take_action', findings)
     monkeypatch.setattr(orphans, 'find', lambda host, *_: host.journal.vans())
     monkeypatch.setattr(bundle, 'collect', lambda _: {'doctor': {}})
+    # It asks libvirtd.
+    monkeypatch.setattr(
+        acc_plug_libvirt.LibvirtPlugin, 'runs_guest', lambda *_: False
+    )
     # The demo has delays, draws a bar, and shows the name of a new directory.
     no_time = types.SimpleNamespace(sleep=lambda seconds: None)
     monkeypatch.setattr(driver, 'time', no_time)
@@ -232,6 +251,8 @@ def test_screens(run, columns, monkeypatch, request):
     monkeypatch.setenv('COLUMNS', str(columns))
     monkeypatch.setattr(type(sys.stdout), 'isatty', lambda self: True)
     before = {
+        'migration-list': run.hand_over,
+        'migration-finish': run.hand_over,
         'recover': run.break_one,
         'van-forget': run.lose_driver,
         'device-free': run.make_unhealthy,

@@ -80,6 +80,16 @@ class LibvirtPlugin(plugin.PluginBase):
         """
         return self.libvirt().domain(instance_info.uuid) is not None
 
+    def runs_guest(self, instance_info: objects.InstanceInfo) -> bool | None:
+        """Whether the domain with the instance's UUID runs.
+
+        A domain that is paused, or has a job such as a migration, may run on
+        another host at any time: then it is not known.
+
+        :raises HypervisorError: if libvirt does not answer
+        """
+        return self.libvirt().runs(instance_info.uuid)
+
     def plug(
         self,
         van: objects.VAN,

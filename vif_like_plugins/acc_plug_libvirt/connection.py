@@ -216,6 +216,27 @@ class Connection:
 
         return self.run(f'domain {uuid}', look)
 
+    def runs(self, uuid: str) -> bool | None:
+        """Whether a domain runs; None: it is paused, or has a job.
+
+        :raises HypervisorError: if libvirt does not answer or refuses
+        """
+        domain = self.domain(uuid)
+        if domain is None:
+            return False
+        libvirt = module()
+        with errors(f'state of domain {uuid}'):
+            state = domain.state()[0]
+            if state in (
+                libvirt.VIR_DOMAIN_SHUTOFF,
+                libvirt.VIR_DOMAIN_CRASHED,
+            ):
+                return False
+            if state != libvirt.VIR_DOMAIN_RUNNING:
+                return None
+            no_job = domain.jobInfo()[0] == libvirt.VIR_DOMAIN_JOB_NONE
+            return True if no_job else None
+
 
 def run_events() -> None:
     """Start the thread that receives libvirt's events, once per process.

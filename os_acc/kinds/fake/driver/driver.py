@@ -78,6 +78,7 @@ class FakeDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
     programs = True
     handle_types = ('TestHandle', 'PCIHandle', 'MdevHandle', 'DRCHandle')
+    moves = driver.REPLUG
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:

@@ -62,6 +62,7 @@ class FPGADriver(driver.DriverBase):
     sets_ports = True
     cleans = True
     handle_types = ('PCIHandle',)
+    moves = driver.REPLUG
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -372,6 +373,9 @@ class FPGADriver(driver.DriverBase):
         return (
             fpga_slots.Slots(self, parent, spec).of_region(region).holds(van)
         )
+
+    def left_behind(self, van: objects.VAN) -> str | None:
+        return 'what the FPGA holds besides its function, such as its memory'
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo

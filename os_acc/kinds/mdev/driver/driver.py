@@ -70,6 +70,7 @@ class MdevDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('MdevHandle',)
+    moves = driver.REPLUG
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:

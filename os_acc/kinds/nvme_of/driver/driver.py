@@ -218,6 +218,9 @@ class NVMeOFDriver(driver.DriverBase):
             and os.path.basename(os.path.realpath(path)) == found[0].name
         )
 
+    def left_behind(self, van: objects.VAN) -> str | None:
+        return 'the data of the namespace: the instance gets another one'
+
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:

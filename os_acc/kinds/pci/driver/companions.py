@@ -29,7 +29,7 @@ from os_acc.spec import device_spec
 COMPANIONS = 'companions'
 
 # A VAN in another state is being released.
-_STAYS = (states.PLUGGED, states.ERROR)
+_STAYS = (*states.WHOLE, states.ERROR)
 
 
 def of(van: objects.VAN) -> dict[str, dict[str, str]]:

@@ -14,6 +14,9 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import finding
 from os_acc import objects
+from os_acc.availability import storage
+from os_acc.drivers import allocation
+from os_acc.kernel import pci
 from os_acc.kinds.pci.driver import claim
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.pci.driver import report as pci_report
@@ -29,6 +32,7 @@ class PCIDriver(driver.DriverBase):
     sets_ports = True
     cleans = True
     handle_types = ('PCIHandle',)
+    moves = driver.REPLUG
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -83,6 +87,12 @@ class PCIDriver(driver.DriverBase):
 
     def is_intact(self, van: objects.VAN) -> bool:
         return self._claims.is_intact(van)
+
+    def left_behind(self, van: objects.VAN) -> str | None:
+        function = pci.find(allocation.address_of(van))
+        if function is not None and storage.is_storage(function):
+            return 'the data of the drive'
+        return None
 
     def unprepareVAN(
         self, van: objects.VAN, instance_info: objects.InstanceInfo

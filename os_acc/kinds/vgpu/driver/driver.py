@@ -52,6 +52,7 @@ PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 class NvidiaVGPUDriver(driver.DriverBase):
     cleans = True
     handle_types = ('PCIHandle',)
+    moves = driver.REPLUG
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if isinstance(request.handle, objects.PCIHandle):

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The steps of a migration, each on its host.
+
+The VANs of an instance are ``plugged`` on at most one host:
+
+    source   plugged --hand_over--> outgoing --finish--> (gone)
+    target   (none) --prepare--> incoming --switch--> plugged
+
+The source gives them up before the target takes them. What the target says
+decides: a migration that has not switched there can be undone on both sides,
+on the target first. One commit of a journal writes each arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import logging
+from typing import Any
+from typing import NoReturn
+
+from oslo_utils import timeutils
+
+from os_acc import exception
+from os_acc import host as host_module
+from os_acc import journal
+from os_acc import log
+from os_acc import objects
+from os_acc import progress
+from os_acc.attach import failures
+from os_acc.attach import guests
+from os_acc.attach import plan
+from os_acc.attach import plug
+from os_acc.attach import prepare as prepare_module
+from os_acc.attach import recorder
+from os_acc.attach import release
+from os_acc.attach import steps
+from os_acc.journal import events
+from os_acc.kernel import boot
+from os_acc.moving import description
+from os_acc.objects import van as states
+
+LOG = logging.getLogger(__name__)
+
+
+def prepare(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    document: Any,
+    migration_uuid: str,
+    callback: progress.Callback | None = None,
+) -> objects.VANList:
+    """See os_acc.migration.prepare."""
+    call = _Call(host, instance_info, migration_uuid)
+    wanted = description.read(document, call.instance)
+    plans = plan.plan(host, instance_info, [w.request for w in wanted], False)
+    with call.begun(events.PREPARE, exception.PlugException, callback) as step:
+        entries = call.entries()
+        half_done = [e for e in entries if e.van.state not in states.WHOLE]
+        plug.release_half_done(host, instance_info, half_done, step)
+        there = [e for e in entries if e not in half_done]
+        if there:
+            call.check(there, states.INCOMING, states.PLUGGED)
+            _check_prepared(call, there, wanted)
+            prepare_module.make_intact(host, there, step, live=False)
+            return _vans(there)
+        now = boot.boot_id()
+        new = [
+            plug.new_entry(
+                each, instance_info, False, now, host.owner, call.migration
+            )
+            for each in plans
+        ]
+
+        def check() -> None:
+            for entry, each in zip(new, wanted, strict=True):
+                each.check(entry.van)
+
+        plug.plug_new(host, new, step, states.INCOMING, check)
+        return _vans(new)
+
+
+def hand_over(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    migration_uuid: str,
+    live: bool = False,
+    callback: progress.Callback | None = None,
+) -> objects.VANList:
+    """See os_acc.migration.hand_over."""
+    call = _Call(host, instance_info, migration_uuid)
+    cls = exception.UnplugException
+    with call.begun(events.HAND_OVER, cls, callback) as step:
+        entries = call.entries()
+        if not entries:
+            call.refuse('it has no accelerators on this host')
+        again = {entry.van.state for entry in entries} != {states.PLUGGED}
+        if again:
+            call.check(entries, states.OUTGOING)
+        for entry in entries:
+            if live:
+                plan.check_live(host.extensions.plugin(entry.van.plugin))
+            entry.live = live or (again and entry.live)
+        # First how, so that each later moment knows what to attach again.
+        host.journal.mark(entries, entries[0].van.state)
+        for entry in entries:
+            entry.van.state = states.OUTGOING
+            entry.van.migration_uuid = call.migration
+        ended = [] if live else step.record.ended()
+        host.journal.save_all([e.van for e in entries], events=ended)
+        if live:
+            _detach(host, entries, step)
+        return _vans(entries)
+
+
+def switch(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    migration_uuid: str,
+    live: bool = False,
+    callback: progress.Callback | None = None,
+) -> objects.VANList:
+    """See os_acc.migration.switch."""
+    call = _Call(host, instance_info, migration_uuid)
+    with call.begun(events.SWITCH, exception.PlugException, callback) as step:
+        entries = call.entries()
+        if not entries:
+            call.refuse('it is not prepared on this host, or was aborted')
+        call.check(entries, states.INCOMING, states.PLUGGED)
+        incoming = entries[0].van.state == states.INCOMING
+        if (
+            incoming
+            and has_expired(host, entries)
+            and guests.runs(host, entries) is not True
+        ):
+            call.refuse(
+                'it was prepared more than [os_acc] migration_timeout '
+                f'({host.conf.os_acc.migration_timeout:g} s) ago, so that the '
+                'source may have taken its accelerators back; abort it, on '
+                'this host first'
+            )
+        if live:
+            for entry in entries:
+                plan.check_live(host.extensions.plugin(entry.van.plugin))
+        if incoming or live:
+            make_theirs(host, entries, step, live)
+        return _vans(entries)
+
+
+def finish(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    migration_uuid: str,
+    callback: progress.Callback | None = None,
+) -> int:
+    """See os_acc.migration.finish."""
+    call = _Call(host, instance_info, migration_uuid)
+    cls = exception.UnplugException
+    with call.begun(events.FINISH, cls, callback) as step:
+        whole = [e for e in call.entries() if e.van.state in states.WHOLE]
+        call.check(whole, states.OUTGOING)
+        if whole and guests.runs(host, whole):
+            call.refuse('its guest runs on this host; abort it instead')
+        return _release(call, call.own(), step)
+
+
+def abort(
+    host: host_module.Host,
+    instance_info: objects.InstanceInfo,
+    migration_uuid: str,
+    callback: progress.Callback | None = None,
+) -> int:
+    """See os_acc.migration.abort."""
+    call = _Call(host, instance_info, migration_uuid)
+    cls = exception.UnplugException
+    with call.begun(events.ABORT, cls, callback) as step:
+        entries = call.own()
+        found = {entry.van.state for entry in entries}
+        if states.PLUGGED in found:
+            call.refuse('it has switched to this host; finish it instead')
+        if states.OUTGOING in found:
+            take_back(host, entries, step)
+            return len(entries)
+        if states.INCOMING in found and guests.runs(host, entries):
+            call.refuse('its guest runs on this host; finish it instead')
+        return _release(call, entries, step)
+
+
+def make_theirs(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+    live: bool,
+) -> None:
+    """Give the VANs of a migration to the instance, on the target.
+
+    :param live: also attach them to its running guest
+    """
+    prepare_module.make_intact(host, entries, step, live=False)
+    if live:
+        _attach(host, entries, step)
+    _settle(host, entries, step)
+
+
+def take_back(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+    runs_with_them: bool = False,
+) -> None:
+    """Let outgoing VANs be the instance's again, on the source.
+
+    :param runs_with_them: its guest runs with the devices that it was not
+        detached from, which must then not be prepared again
+    """
+    detached = [entry for entry in entries if entry.live]
+    prepare_module.make_intact(
+        host, entries, step, live=runs_with_them and not detached
+    )
+    _attach(host, detached, step)
+    for entry in entries:
+        entry.van.migration_uuid = None
+    _settle(host, entries, step)
+
+
+def has_expired(
+    host: host_module.Host, entries: Sequence[journal.Entry]
+) -> bool:
+    """Whether the time is over in which only the caller acts.
+
+    That of the target begins first and ends first: an incoming VAN counts
+    from its creation, and an outgoing one from its last change.
+    """
+    now = timeutils.utcnow(with_timezone=True)
+    begun = [
+        each.van.created_at
+        if each.van.state == states.INCOMING
+        else each.van.updated_at
+        for each in entries
+    ]
+    newest = max(each or now for each in begun)
+    seconds: float = host.conf.os_acc.migration_timeout
+    return (now - newest).total_seconds() > seconds
+
+
+def _attach(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+) -> None:
+    """Attach VANs to a running guest; what is attached already stays so."""
+    if not entries:
+        return
+    for entry in entries:
+        entry.live = entry.attached = True
+    host.journal.mark(entries, entries[0].van.state)
+    for entry in entries:
+        step.plug(entry)
+
+
+def _detach(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+) -> None:
+    """Detach VANs from a running guest, or leave all of them as they were."""
+    try:
+        for entry in reversed(entries):
+            if entry.attached:
+                step.unplug(entry)
+        host.journal.save_all(
+            [entry.van for entry in entries],
+            attached=False,
+            events=step.record.ended(),
+        )
+    except Exception as err:
+        step.record.fail(err)
+        try:
+            take_back(host, entries, step)
+        except Exception as undo:
+            LOG.error(
+                'The accelerators of instance %s stay outgoing: %s',
+                entries[0].van.instance_uuid,
+                exception.describe(undo),
+            )
+        raise
+
+
+def _settle(
+    host: host_module.Host,
+    entries: Sequence[journal.Entry],
+    step: steps.Steps,
+) -> None:
+    """Write that VANs are the instance's, in one commit."""
+    vans = [entry.van for entry in entries]
+    for van in vans:
+        van.state = states.PLUGGED
+    host.journal.save_all(vans, events=step.record.settled(vans))
+    for van in vans:
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'plugged on this host by a migration'
+        )
+
+
+def _release(
+    call: _Call, entries: Sequence[journal.Entry], step: steps.Steps
+) -> int:
+    if not entries:
+        return 0
+    errors = release.release(call.host, entries, step).errors
+    if errors:
+        failures.fail(exception.UnplugException, call.instance, errors)
+    return len(entries)
+
+
+def _check_prepared(
+    call: _Call,
+    entries: Sequence[journal.Entry],
+    wanted: Sequence[description.Accelerator],
+) -> None:
+    """Check that a repeated prepare asks for what is prepared."""
+    found = {entry.van.uuid: entry for entry in entries}
+    if found.keys() != {each.request.uuid for each in wanted}:
+        call.refuse('it was prepared for other accelerators; abort it first')
+    for each in wanted:
+        entry = found[each.request.uuid]
+        plan.check_same(each.request, entry.request)
+        each.check(entry.van)
+
+
+def _vans(entries: Sequence[journal.Entry]) -> objects.VANList:
+    return objects.VANList(objects=[entry.van for entry in entries])
+
+
+class _Call:
+    """One call of a migration.
+
+    :raises InvalidRequest: if an argument is wrong
+    """
+
+    def __init__(
+        self,
+        host: host_module.Host,
+        instance_info: objects.InstanceInfo,
+        migration_uuid: str,
+    ) -> None:
+        plan.check_instance(instance_info)
+        self.instance: str = instance_info.uuid
+        self.migration = plan.van_uuid(migration_uuid, 'migration_uuid')
+        self.host, self._info = host, instance_info
+
+    @contextlib.contextmanager
+    def begun(
+        self,
+        operation: str,
+        cls: type[exception.AttachException],
+        callback: progress.Callback | None,
+    ) -> Iterator[steps.Steps]:
+        """Hold the lock of the instance, and record the call."""
+        with (
+            failures.raised_as(cls, self.instance),
+            recorder.recorded(self.host, operation, self._info) as record,
+            self.host.locks.instance(self.instance),
+        ):
+            yield steps.Steps(self.host, record, callback)
+
+    def entries(self) -> list[journal.Entry]:
+        """The rows of the instance.
+
+        :raises JournalUnreadable: if one cannot be read
+        """
+        plan.check_readable(self.host, self.instance)
+        return self.host.journal.entries(self.instance)
+
+    def own(self) -> list[journal.Entry]:
+        """The rows of the migration."""
+        return [
+            entry
+            for entry in self.entries()
+            if entry.van.migration_uuid == self.migration
+        ]
+
+    def check(self, entries: Iterable[journal.Entry], *expected: str) -> None:
+        """Check that VANs are of this migration, and in one of the states.
+
+        :raises MigrationConflict: if one is not
+        """
+        for entry in entries:
+            van = entry.van
+            if (
+                van.state not in expected
+                or van.migration_uuid != self.migration
+            ):
+                by = van.migration_uuid
+                self.refuse(
+                    f'VAN {van.uuid} is {van.state}'
+                    + (f' by migration {by}' if by else '')
+                    + f', expected {expected[0]} by migration '
+                    f'{self.migration}'
+                )
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the error of a call that changes nothing."""
+        raise exception.MigrationConflict(
+            instance=self.instance, reason=reason
+        )

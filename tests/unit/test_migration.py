@@ -1,0 +1,453 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""os_acc.migration: each call, what it refuses, and what recover() settles."""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+
+import moving_hosts
+import pytest
+
+import os_acc
+from os_acc import driver
+from os_acc import exception
+from os_acc import journal
+from os_acc import migration
+from os_acc import objects
+from os_acc.bitstreams import reference
+
+SOURCE, TARGET = 'a', 'b'
+MIGRATION = str(uuid.uuid4())
+
+
+@pytest.fixture
+def hosts(clean, tmp_path, monkeypatch):
+    made = moving_hosts.Hosts(tmp_path, monkeypatch, 2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def info(hosts):
+    return hosts.new(SOURCE, 2)
+
+
+def described(hosts, info):
+    with hosts.on(SOURCE):
+        return migration.describe(info)
+
+
+def prepared(hosts, info, migration_uuid=MIGRATION):
+    document = described(hosts, info)
+    with hosts.on(TARGET):
+        return migration.prepare(info, document, migration_uuid)
+
+
+def handed_over(hosts, info, live=False):
+    prepared(hosts, info)
+    with hosts.on(SOURCE):
+        return migration.hand_over(info, MIGRATION, live=live)
+
+
+def on(hosts, name, call, *args, **kwargs):
+    with hosts.on(name):
+        return call(*args, **kwargs)
+
+
+def test_a_cold_move(hosts, info):
+    before = hosts.vans(SOURCE, info.uuid)
+    vans = prepared(hosts, info)
+    assert [van.uuid for van in vans] == [van.uuid for van in before]
+    assert {van.state for van in vans} == {'incoming'}
+    assert {van.migration_uuid for van in vans} == {MIGRATION}
+    assert all(van.guest_config for van in vans)
+    with hosts.on(SOURCE):
+        vans = migration.hand_over(info, MIGRATION)
+    assert {van.state for van in vans} == {'outgoing'}
+    hosts.stop_guest(info.uuid)
+    with hosts.on(TARGET):
+        assert {v.state for v in migration.switch(info, MIGRATION)} == {
+            'plugged'
+        }
+    hosts.start_guest(info.uuid, TARGET)
+    with hosts.on(SOURCE):
+        assert migration.finish(info, MIGRATION) == 2
+    assert hosts.states(info.uuid) == {TARGET: {'plugged'}}
+
+
+def test_a_replug_detaches_and_attaches(hosts, info):
+    assert len(hosts.guests.devices[info.uuid]) == 2
+    handed_over(hosts, info, live=True)
+    assert not hosts.guests.devices[info.uuid]
+    hosts.move_guest(info.uuid, TARGET)
+    on(hosts, TARGET, migration.switch, info, MIGRATION, live=True)
+    assert len(hosts.guests.devices[info.uuid]) == 2
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+    # Later it is as any other VAN.
+    assert on(hosts, TARGET, os_acc.unplug, info, live=True) == 2
+    assert not hosts.guests.devices[info.uuid]
+
+
+def test_a_replug_that_is_aborted_attaches_again(hosts, info):
+    handed_over(hosts, info, live=True)
+    assert on(hosts, TARGET, migration.abort, info, MIGRATION) == 2
+    assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 2
+    assert len(hosts.guests.devices[info.uuid]) == 2
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+
+
+def test_a_guest_that_does_not_let_go_keeps_all(hosts, info, monkeypatch):
+    first = hosts.vans(SOURCE, info.uuid)[0].uuid
+    unplug = moving_hosts.GuestPlugin.unplug
+
+    def fail(plugin, van, instance_info, live):
+        if van.uuid == first and live:
+            raise exception.HypervisorError(what='guest', reason='it is busy')
+        unplug(plugin, van, instance_info, live)
+
+    prepared(hosts, info)
+    monkeypatch.setattr(moving_hosts.GuestPlugin, 'unplug', fail)
+    with pytest.raises(exception.UnplugException, match='it is busy'):
+        on(hosts, SOURCE, migration.hand_over, info, MIGRATION, live=True)
+    assert len(hosts.guests.devices[info.uuid]) == 2
+    assert {v.state for v in hosts.vans(SOURCE, info.uuid)} == {'plugged'}
+
+
+def test_each_call_may_be_repeated(hosts, info):
+    handles = {van.handle.identity for van in prepared(hosts, info)}
+    assert {v.handle.identity for v in prepared(hosts, info)} == handles
+    for _ in range(2):
+        on(hosts, SOURCE, migration.hand_over, info, MIGRATION)
+    hosts.stop_guest(info.uuid)
+    for _ in range(2):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 0
+    assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 0
+
+
+def test_the_description_can_go_over_a_network(hosts, info):
+    document = json.loads(json.dumps(described(hosts, info)))
+    assert document['way'] == 'replug'
+    assert document['version'] == 1
+    with hosts.on(TARGET):
+        migration.prepare(info, document, MIGRATION)
+
+
+def conflict(reason):
+    return pytest.raises(exception.MigrationConflict, match=reason)
+
+
+def test_what_is_moved_is_nobody_elses(hosts, info):
+    requests = [
+        objects.AcceleratorRequest(
+            uuid=van.uuid, resource_class='CUSTOM_FAKE_TEST'
+        )
+        for van in hosts.vans(SOURCE, info.uuid)
+    ]
+    handed_over(hosts, info)
+    for name in (SOURCE, TARGET):
+        for call in (
+            lambda: os_acc.plug(info, requests),
+            lambda: os_acc.replug(info),
+        ):
+            with conflict('os-acc migration finish'):
+                on(hosts, name, call)
+        hosts.wait()
+        released = on(hosts, name, os_acc.release_orphans, [], 0)
+        assert len(released) == 0
+    other = str(uuid.uuid4())
+    for name, call in (
+        (SOURCE, migration.hand_over),
+        (SOURCE, migration.finish),
+        (TARGET, migration.switch),
+    ):
+        with conflict(f'by migration {other}'):
+            on(hosts, name, call, info, other)
+
+
+def test_calls_in_a_wrong_order_are_refused(hosts, info):
+    with conflict('not prepared on this host'):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    with conflict('no accelerators on this host'):
+        on(hosts, TARGET, migration.hand_over, info, MIGRATION)
+    with conflict('no accelerators on this host'):
+        on(hosts, TARGET, migration.describe, info)
+    prepared(hosts, info)
+    with conflict('is plugged, expected outgoing'):
+        on(hosts, SOURCE, migration.finish, info, MIGRATION)
+    with conflict('is incoming'):
+        on(hosts, TARGET, migration.hand_over, info, MIGRATION)
+    document = described(hosts, info)
+    with conflict('is plugged, expected incoming'):
+        on(hosts, SOURCE, migration.prepare, info, document, MIGRATION)
+    on(hosts, SOURCE, migration.hand_over, info, MIGRATION)
+    with conflict('its guest runs on this host; abort it'):
+        on(hosts, SOURCE, migration.finish, info, MIGRATION)
+    hosts.stop_guest(info.uuid)
+    on(hosts, TARGET, migration.switch, info, MIGRATION)
+    with conflict('switched to this host; finish it'):
+        on(hosts, TARGET, migration.abort, info, MIGRATION)
+
+
+def test_another_handle_or_mdev_type_is_undone(hosts, info):
+    document = described(hosts, info)
+    for key, value in (
+        ('driver', 'pci'),
+        ('handle_type', 'PCIHandle'),
+        ('mdev_type', 'nvidia-1'),
+    ):
+        wrong = copy.deepcopy(document)
+        wrong['accelerators'][1][key] = value
+        with pytest.raises(exception.PlugException, match=value):
+            on(hosts, TARGET, migration.prepare, info, wrong, MIGRATION)
+        assert TARGET not in hosts.states(info.uuid)
+        hosts.check_devices(TARGET)
+
+
+def test_too_few_devices_leave_nothing(hosts, info):
+    on(hosts, TARGET, hosts.new, TARGET, 2)
+    with pytest.raises(exception.PlugException, match='free handle'):
+        prepared(hosts, info)
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+    hosts.check_devices(TARGET)
+
+
+WRONG = [
+    ([], 'document', 'an object with the keys version'),
+    ({'version': 2}, 'version', 'expected 1'),
+    ({'instance_uuid': 'x'}, 'instance_uuid', 'the instance to prepare'),
+    ({'way': 'fast'}, 'way', 'live, replug or cold'),
+    ({'accelerators': []}, 'accelerators', '1 to 256'),
+    ({'accelerator': []}, 'accelerator', "did you mean 'accelerators'"),
+]
+WRONG_ACCELERATORS = [
+    ({'uuid': 'x'}, 'uuid', 'UUID'),
+    ({'uuid': 5}, 'uuid', 'the UUID of the VAN'),
+    ({'driver': None}, 'driver', 'the name of a driver'),
+    ({'obstacle': 'no'}, 'obstacle', 'cannot move'),
+    ({'request': {'bitstreams': ''}}, 'request.bitstreams', "'bitstream'"),
+    ({'request': {'resource_class': 'a/b'}}, 'request.resource_class', ''),
+    ({'request': {'traits': 'T'}}, 'request.traits', 'a list of traits'),
+    ({'request': {'bitstream': 'ftp://x'}}, 'request.bitstream', 'path'),
+    ({'request': {'port': {'vlan': 5000}}}, 'request.port.vlan', ''),
+    ({'request': {'port': {'vlan_qos': 1}}}, 'request.port.vlan_qos', 'vlan'),
+    ({'request': {'port': {'mac': ''}}}, 'request.port.mac', 'mac_address'),
+    ({'request': {'port_uuid': '1'}}, 'request.port_uuid', 'UUID'),
+]
+
+
+@pytest.mark.parametrize(
+    'change,field,expected',
+    [
+        *WRONG,
+        *(
+            ({'accelerators': [change]}, f'accelerators[0].{field}', expected)
+            for change, field, expected in WRONG_ACCELERATORS
+        ),
+    ],
+)
+def test_a_wrong_description_touches_nothing(
+    hosts, info, change, field, expected
+):
+    document = described(hosts, info)
+    if isinstance(change, dict):
+        for name, value in change.items():
+            if name == 'accelerators' and value:
+                value = [{**document[name][0], **value[0]}]
+            document[name] = value
+    else:
+        document = change
+    with pytest.raises(exception.InvalidRequest) as caught:
+        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
+    assert caught.value.kwargs['subject'] == 'description'
+    assert caught.value.kwargs['field'] == field
+    assert expected in str(caught.value)
+    assert TARGET not in hosts.states(info.uuid)
+
+
+@pytest.mark.parametrize(
+    'key', ['version', 'instance_uuid', 'way', 'accelerators']
+)
+def test_a_missing_key_is_named(hosts, info, key):
+    document = described(hosts, info)
+    del document[key]
+    with pytest.raises(exception.InvalidRequest, match=f'{key} is None'):
+        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
+
+
+def test_a_wrong_uuid_is_refused(hosts, info):
+    for call in (migration.switch, migration.finish, migration.abort):
+        with pytest.raises(exception.InvalidRequest, match='migration_uuid'):
+            on(hosts, TARGET, call, info, 'x')
+
+
+@pytest.mark.parametrize(
+    'moves,migratable,live,way',
+    [
+        (driver.LIVE, None, True, 'live'),
+        (driver.LIVE, True, True, 'live'),
+        (driver.LIVE, False, True, 'replug'),
+        (driver.LIVE, None, False, 'cold'),
+        (driver.REPLUG, True, True, 'replug'),
+        (driver.COLD, True, True, 'cold'),
+    ],
+)
+def test_the_way(hosts, info, monkeypatch, moves, migratable, live, way):
+    """device_spec can only forbid, and a plugin without live only cold."""
+    monkeypatch.setattr(moving_hosts.FakeDriver, 'moves', moves)
+    monkeypatch.setattr(moving_hosts.GuestPlugin, 'supports_live', live)
+    with hosts.on(SOURCE):
+        entries = os_acc.this_host().journal.entries(info.uuid)
+        for entry in entries:
+            entry.van.live_migratable = migratable
+        os_acc.this_host().journal.save_all([e.van for e in entries])
+    assert described(hosts, info)['way'] == way
+
+
+def test_a_request_for_a_handle_asks_for_its_class(hosts):
+    request = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()),
+        driver='fake',
+    )
+    info = objects.InstanceInfo(uuid=str(uuid.uuid4()))
+    with hosts.on(SOURCE):
+        handles = [
+            each.handle
+            for device in os_acc.get_devices()
+            for each in device.handles
+        ]
+        request.handle = handles[0]
+        os_acc.plug(info, [request])
+    (each,) = described(hosts, info)['accelerators']
+    assert each['request']['resource_class'] == 'CUSTOM_FAKE_TEST'
+    assert each['request']['traits'] == ['CUSTOM_FAKE_DEVICE']
+    assert 'handle' not in each['request']
+    assert len(prepared(hosts, info)) == 1
+
+
+def test_a_secret_in_a_url_is_an_obstacle(hosts, info, monkeypatch):
+    """The journal does not have it, so that the target could not fetch it."""
+    entries = journal.Journal.entries
+
+    def with_bitstream(self, instance_uuid):
+        found = entries(self, instance_uuid)
+        found[0].request.bitstream = reference.masked('https://u:p@host/x')
+        return found
+
+    monkeypatch.setattr(journal.Journal, 'entries', with_bitstream)
+    document = described(hosts, info)
+    monkeypatch.undo()
+    first, second = document['accelerators']
+    assert 'secret' in first['obstacle']
+    assert second['obstacle'] is None
+    with pytest.raises(exception.InvalidRequest, match=r'\[0\].obstacle'):
+        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
+
+
+def recovered(hosts, name):
+    with hosts.on(name):
+        return os_acc.recover()
+
+
+def test_recover_waits_for_the_caller(hosts, info):
+    handed_over(hosts, info)
+    for name in (SOURCE, TARGET):
+        report = recovered(hosts, name)
+        assert not (report.released or report.restored or report.failed)
+    hosts.stop_guest(info.uuid)
+    hosts.wait()
+    # The target has no guest; the source cannot know what the target did.
+    assert len(recovered(hosts, TARGET).released) == 2
+    assert not recovered(hosts, SOURCE).restored
+    assert hosts.states(info.uuid) == {SOURCE: {'outgoing'}}
+
+
+def test_recover_follows_the_guest(hosts, info):
+    handed_over(hosts, info)
+    hosts.wait()
+    assert len(recovered(hosts, SOURCE).restored) == 2
+    assert len(recovered(hosts, TARGET).released) == 2
+    handed_over(hosts, info)
+    hosts.move_guest_cold(info.uuid, TARGET)
+    hosts.wait()
+    assert len(recovered(hosts, TARGET).restored) == 2
+    assert not recovered(hosts, SOURCE).restored
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+
+
+def test_a_hypervisor_that_does_not_answer_decides_nothing(hosts, info):
+    handed_over(hosts, info)
+    hosts.stop_guest(info.uuid)
+    hosts.wait()
+    hosts.guests.silent = {SOURCE, TARGET}
+    for name in (SOURCE, TARGET):
+        report = recovered(hosts, name)
+        assert not (report.released or report.restored or report.failed)
+    assert hosts.states(info.uuid) == {
+        SOURCE: {'outgoing'},
+        TARGET: {'incoming'},
+    }
+
+
+def test_a_switch_that_comes_too_late_is_refused(hosts, info):
+    handed_over(hosts, info)
+    hosts.stop_guest(info.uuid)
+    hosts.wait()
+    with conflict('migration_timeout'):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    # Where the guest runs, the devices must be.
+    hosts.move_guest_cold(info.uuid, TARGET)
+    vans = on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert {van.state for van in vans} == {'plugged'}
+
+
+def test_a_reboot_of_the_target_keeps_the_reservation(hosts, info):
+    handles = [van.handle.identity for van in prepared(hosts, info)]
+    on(hosts, SOURCE, migration.hand_over, info, MIGRATION)
+    hosts.reboot(TARGET)
+    hosts.stop_guest(info.uuid)
+    vans = on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert [van.handle.identity for van in vans] == handles
+    hosts.check_devices(TARGET)
+
+
+def test_a_van_that_cannot_be_prepared_again_stays_incoming(
+    hosts, info, monkeypatch
+):
+    handed_over(hosts, info)
+    hosts.reboot(TARGET)
+    hosts.stop_guest(info.uuid)
+
+    def fail(*args):
+        raise RuntimeError('no such card')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moving_hosts.FakeDriver, 'prepareVAN', fail)
+        with pytest.raises(exception.PlugException, match='no such card'):
+            on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert hosts.states(info.uuid)[TARGET] == {'incoming'}
+    vans = on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert {(van.state, van.error) for van in vans} == {('plugged', None)}
+
+
+def test_the_events_of_both_hosts(hosts, info):
+    handed_over(hosts, info)
+    hosts.stop_guest(info.uuid)
+    on(hosts, TARGET, migration.switch, info, MIGRATION)
+    on(hosts, SOURCE, migration.finish, info, MIGRATION)
+
+    def operations(name):
+        with hosts.on(name):
+            found = os_acc.this_host().journal.events()
+        return [
+            each.operation
+            for each in found
+            if each.step is None and each.result == 'done'
+        ]
+
+    assert operations(SOURCE) == ['plug', 'hand over', 'finish']
+    assert operations(TARGET) == ['prepare', 'switch']

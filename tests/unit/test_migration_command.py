@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""os-acc migration list, check, finish and abort."""
+
+from __future__ import annotations
+
+import uuid
+
+import command
+import pytest
+
+from os_acc import journal
+
+MIGRATION = str(uuid.uuid4())
+PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')
+
+
+class Command(command.Command):
+    """The command, with a configuration file of fake devices."""
+
+    configuration = ''
+
+    @property
+    def general(self):
+        return ['--config-file', self.configuration, *super().general]
+
+    def leave(self, state):
+        """Leave a migration whose caller has died."""
+        opened = journal.Journal(str(self.state_path), 5)
+        vans = opened.vans()
+        for van in vans:
+            van.state, van.migration_uuid = state, MIGRATION
+        opened.save_all(vans)
+        opened.close()
+
+    def states(self):
+        found = self('van', 'list', '--json').json['vans']
+        return {van['state'] for van in found}
+
+
+@pytest.fixture
+def run(clean, tmp_path, capfd, monkeypatch):
+    path = tmp_path / 'os-acc.conf'
+    path.write_text(
+        '[os_acc]\nplugin = noop\n[os_acc_fake]\ndevices = nic0:pci:4\n'
+        'discover = True\n'
+    )
+    made = Command(tmp_path / 'state', capfd, monkeypatch)
+    made.configuration = str(path)
+    assert made('plug', 'web', *PCI, '--count', '2').code == 0
+    return made
+
+
+def test_list(run):
+    assert run('migration', 'list', '-f', 'json').json == []
+    run.leave('incoming')
+    (row,) = run('migration', 'list', '-f', 'json').json
+    assert row.pop('changed')
+    assert row.pop('instance_uuid')
+    assert row == {
+        'instance_name': 'web',
+        'migration_uuid': MIGRATION,
+        'host': 'target',
+        'vans': 2,
+    }
+
+
+def test_check(run):
+    result = run('migration', 'check', 'web', '-f', 'json')
+    assert result.code == 0
+    assert [each['way'] for each in result.json] == ['replug', 'replug']
+    assert {each['obstacle'] for each in result.json} == {None}
+    assert result.json[0]['request'] == {'resource_class': 'CUSTOM_FAKE_PCI'}
+
+
+def test_check_says_what_cannot_move(run, monkeypatch):
+    from os_acc.moving import description
+
+    monkeypatch.setattr(description, '_obstacle', lambda request: 'it is')
+    result = run('migration', 'check', 'web')
+    assert result.code == 3
+    assert 'it is' in result.out
+
+
+def test_finish_on_the_source(run):
+    run.leave('outgoing')
+    result = run('migration', 'finish', 'web', '-f', 'json')
+    assert [each['result'] for each in result.json] == ['released'] * 2
+    assert run.states() == set()
+
+
+def test_finish_on_the_target_needs_a_guest_or_a_promise(run):
+    run.leave('incoming')
+    result = run('migration', 'finish', 'web')
+    assert result.code == 1
+    assert '--handed-over' in result.err.replace('\n', ' ')
+    assert run.states() == {'incoming'}
+    result = run('migration', 'finish', 'web', '--handed-over', '-f', 'json')
+    assert [each['result'] for each in result.json] == ['plugged'] * 2
+    assert run.states() == {'plugged'}
+
+
+def test_abort(run):
+    run.leave('outgoing')
+    result = run('migration', 'abort', 'web', '-f', 'json')
+    assert [each['result'] for each in result.json] == ['plugged'] * 2
+    assert run.states() == {'plugged'}
+    run.leave('incoming')
+    result = run('migration', 'abort', 'web', '-f', 'json')
+    assert [each['result'] for each in result.json] == ['released'] * 2
+    assert run.states() == set()
+
+
+@pytest.mark.parametrize('name', ['finish', 'abort'])
+def test_what_is_not_moved_is_not_found(run, name):
+    result = run('migration', name, 'web')
+    assert result.code == 4
+    assert 'os-acc migration list' in result.err.replace('\n', ' ')
+    assert run.states() == {'plugged'}
+
+
+def test_plug_and_dry_run_name_the_way_out(run):
+    run.leave('incoming')
+    for extra in ((), ('--dry-run',)):
+        result = run('plug', 'web', *PCI, '--count', '2', *extra)
+        assert result.code == 1
+        assert 'os-acc migration abort' in result.err.replace('\n', ' ')
+    assert run.states() == {'incoming'}
+
+
+def test_doctor_shows_it(run, monkeypatch):
+    from os_acc.cli import base
+    from os_acc.doctor import vans
+
+    run.leave('outgoing')
+    opened = base.look()
+    try:
+        found = [
+            finding
+            for van in opened.journal.vans()
+            for finding in vans.findings(opened, van)
+        ]
+    finally:
+        opened.close()
+    assert len(found) == 2
+    assert all(MIGRATION in each.text for each in found)
