@@ -10,6 +10,7 @@ import pathlib
 import tempfile
 from typing import Any
 
+import charts
 from node_parts import DRIVER
 from node_parts import GPU
 from node_parts import NAME
@@ -66,7 +67,12 @@ def kernel(tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
 
 @pytest.fixture
 def server() -> Iterator[stand_in_api.APIServer]:
+    """The API server, where the driver has the rights of the manifests."""
     made = stand_in_api.APIServer()
+    role = charts.of_kind(
+        charts.objects(charts.PLAIN.read_text()), 'ClusterRole'
+    )
+    made.rules = role['rules']
     yield made
     made.close()
 

@@ -17,6 +17,7 @@ import os_acc
 from os_acc_dra import errors
 from os_acc_dra import messages
 from os_acc_dra import offers
+from os_acc_dra import probe
 from os_acc_dra import service as service_module
 
 ONE = offers.name_of(f'pci/{GPU}')
@@ -135,3 +136,18 @@ def test_a_directory_that_cannot_be_used(node, directory):
     wrong = service_module.Service(node.calls, DRIVER, str(directory / 'file'))
     with pytest.raises(errors.ConfigurationError, match='cannot be used'):
         wrong.start()
+
+
+def test_the_probe(node, capsys):
+    arguments = ['--config-file', str(node.kubelet.directory / 'conf')]
+    (node.kubelet.directory / 'conf').write_text(
+        f'[os_acc_dra]\nkubelet_path = {node.kubelet.directory}\n'
+    )
+    assert probe.main(arguments) == 0
+    os.unlink(node.service.endpoint)
+    assert probe.main(arguments) == 1
+    assert 'no answer: UNAVAILABLE' in capsys.readouterr().err
+    os.unlink(node.service.registration)
+    assert probe.main(arguments) == 1
+    assert probe.main(['--config-file', '/nonexistent']) == 1
+    assert '/nonexistent' in capsys.readouterr().err

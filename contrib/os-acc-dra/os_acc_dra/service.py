@@ -20,6 +20,7 @@ from os_acc_dra import claims
 from os_acc_dra import errors
 from os_acc_dra import messages
 from os_acc_dra import node as node_module
+from os_acc_dra import options
 from os_acc_dra import workers as workers_module
 
 LOG = logging.getLogger(__name__)
@@ -135,9 +136,7 @@ class Service:
         self._calls, self._driver = calls, driver
         self._data = os.path.join(directory, 'plugins', driver)
         self.endpoint = os.path.join(self._data, 'dra.sock')
-        self.registration = os.path.join(
-            directory, 'plugins_registry', f'{driver}-reg.sock'
-        )
+        self.registration = options.registration_path(directory, driver)
         self._servers: list[grpc.Server] = []
         self._lock: Any = None
 
