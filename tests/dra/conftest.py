@@ -28,6 +28,7 @@ from os_acc.containers import options as container_opts
 from os_acc.testing import kernel as kernel_module
 import os_acc_dra
 from os_acc_dra import cluster
+from os_acc_dra import metadata
 from os_acc_dra import node as node_module
 from os_acc_dra import options
 from os_acc_dra import service as service_module
@@ -98,12 +99,27 @@ def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
     monkeypatch.setattr(os_acc, 'plug', watched)
     there = cluster.Cluster(server.kubeconfig(tmp_path / 'kubeconfig'))
     working = workers_module.Workers()
+    described = metadata.Metadata(
+        options.data_path(str(directory), DRIVER),
+        str(kernel.root / 'run/cdi'),
+        DRIVER,
+    )
     calls = service_module.Calls(
-        node_module.Node(there, DRIVER, NAME), working, 40.0
+        node_module.Node(there, DRIVER, NAME, described), working, 40.0
     )
     served = service_module.Service(calls, DRIVER, str(directory))
     served.start()
     kubelet = stand_in_kubelet.Kubelet(directory, server)
     kubelet.register()
-    yield Node(kernel, server, kubelet, working, served, there, calls, during)
+    yield Node(
+        kernel,
+        server,
+        kubelet,
+        working,
+        served,
+        there,
+        calls,
+        described,
+        during,
+    )
     served.stop(0)

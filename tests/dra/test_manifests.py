@@ -19,8 +19,10 @@ import kubernetes_validate
 from node_parts import DRIVER
 from node_parts import GPU
 from node_parts import NAME
+from oslo_config import cfg
 from oslo_privsep import capabilities
 import pytest
+import yaml
 
 from os_acc.containers import options as container_opts
 from os_acc.kernel import libvirt_domains
@@ -30,11 +32,22 @@ from os_acc.privileged import container_specs
 from os_acc.privileged import context
 from os_acc.privileged import notes
 from os_acc.privileged import root_folder
+from os_acc.spec import device_spec
 from os_acc_dra import errors
 from os_acc_dra import offers
 from os_acc_dra import options
 from os_acc_dra import orphans
 from os_acc_dra import publisher
+
+# Read here, because the fixtures of other tests put other paths there.
+OF_ROOT = (sysfs.DEV, sysfs.SYS, root_folder.PATH, notes.FOLDER)
+READ = (
+    sysfs.LIB_MODULES,
+    sysfs.UDEV_DATA,
+    libvirt_domains.STATE_DIRECTORY,
+    f'{sysfs.ETC}/fstab',
+    *container_specs.DIRECTORIES,
+)
 
 VERSIONS = ('1.34', '1.35', '1.36', '1.37')
 EXAMPLES = sorted((charts.DEPLOY / 'examples').glob('*.yaml'))
@@ -188,10 +201,7 @@ def test_the_paths_are_those_of_the_host(plain):
         each['mountPath'] for each in mounts if not each.get('readOnly')
     }
     for path in (
-        sysfs.DEV,
-        sysfs.SYS,
-        root_folder.PATH,
-        notes.FOLDER,
+        *OF_ROOT,
         default(common.OPTS, 'state_path'),
         default(common.OPTS, 'device_spec_dir'),
         default(container_opts.OPTS, 'spec_dir'),
@@ -199,13 +209,7 @@ def test_the_paths_are_those_of_the_host(plain):
     ):
         assert path in writable
     read = [each['mountPath'] for each in mounts]
-    for path in (
-        sysfs.LIB_MODULES,
-        sysfs.UDEV_DATA,
-        libvirt_domains.STATE_DIRECTORY,
-        f'{sysfs.ETC}/fstab',
-        *container_specs.DIRECTORIES,
-    ):
+    for path in READ:
         assert any(f'{path}/'.startswith(f'{each}/') for each in read), path
 
 
@@ -429,3 +433,22 @@ def test_the_commands_of_the_image(plain):
         assert (root / path / 'pyproject.toml').exists()
     chart = charts.objects((charts.CHART / 'Chart.yaml').read_text())[0]
     assert chart['appVersion'] == project['version']
+
+
+def test_the_values_of_the_page(tmp_path):
+    """os-acc reads what the chart makes of them."""
+    page = pathlib.Path(__file__).parents[2] / 'doc/source/kubernetes.rst'
+    lines = page.read_text().splitlines()
+    start = lines.index('      image:')
+    end = lines.index('', start)
+    values = yaml.safe_load('\n'.join(lines[start:end]))
+    text, _ = configuration(charts.objects(charts.render(**values)))
+    path = tmp_path / 'os-acc.conf'
+    path.write_text(text)
+    conf = cfg.ConfigOpts()
+    common.register(conf)
+    conf(['--config-file', str(path)])
+    entries = device_spec.load(conf).entries
+    assert [each.vendor_id for each in entries] == ['10de', None]
+    assert entries[1].devices == ('/dev/dri/renderD*',)
+    assert conf.os_acc.plugin == 'cdi'

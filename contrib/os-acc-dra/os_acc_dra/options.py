@@ -119,3 +119,11 @@ def registration_path(directory: str, driver: str) -> str:
     :param directory: the kubelet's directory
     """
     return os.path.join(directory, 'plugins_registry', f'{driver}-reg.sock')
+
+
+def data_path(directory: str, driver: str) -> str:
+    """The directory that belongs to this driver alone.
+
+    :param directory: the kubelet's directory
+    """
+    return os.path.join(directory, 'plugins', driver)

@@ -64,7 +64,7 @@ class Calls:
                     request_names=[each.request],
                     pool_name=each.pool,
                     device_name=each.device,
-                    cdi_device_ids=[each.cdi_id],
+                    cdi_device_ids=each.cdi_ids,
                 )
                 for each in result
             )
@@ -134,7 +134,7 @@ class Service:
 
     def __init__(self, calls: Calls, driver: str, directory: str) -> None:
         self._calls, self._driver = calls, driver
-        self._data = os.path.join(directory, 'plugins', driver)
+        self._data = options.data_path(directory, driver)
         self.endpoint = os.path.join(self._data, 'dra.sock')
         self.registration = options.registration_path(directory, driver)
         self._servers: list[grpc.Server] = []
