@@ -193,7 +193,6 @@ def test_files_that_cannot_be_written(node, monkeypatch):
 @pytest.mark.parametrize('iommufd', [False, True])
 def test_group_or_iommufd_never_both(node, iommufd):
     """Kata fails if a container has both files of one device."""
-    node.kernel.add_iommufd(GPU) if iommufd else None
     if iommufd:
         node.kernel.without_groups()
     found = files_of(node, node.kubelet.prepare(node.claim('one', ONE)))

@@ -42,7 +42,7 @@ def test_a_kubelet_that_knows_one_version(node, version):
     )
     kubelet.register()
     claim = node.claim('one', ONE)
-    (cdi_id,) = kubelet.prepare(claim)
+    cdi_id, _ = kubelet.prepare(claim)
     assert cdi_id.endswith(os_acc.get_vans()[0].uuid)
     kubelet.unprepare(claim)
     assert len(os_acc.get_vans()) == 0

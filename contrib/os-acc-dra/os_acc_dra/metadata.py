@@ -47,7 +47,7 @@ class Metadata:
     def write(
         self,
         claim: Mapping[str, Any],
-        devices: Iterable[tuple[claims.Result, objects.AttachHandle]],
+        devices: Iterable[tuple[claims.Result, objects.AttachHandle | None]],
     ) -> dict[str, str]:
         """Write the files of a claim; it may be repeated.
 
@@ -59,7 +59,7 @@ class Metadata:
         """
         by_request: dict[str, list[dict[str, Any]]] = {}
         for result, handle in devices:
-            if not attributes.is_vfio(handle):
+            if handle is None or not attributes.is_vfio(handle):
                 continue
             by_request.setdefault(result.main_request, []).append(
                 {
