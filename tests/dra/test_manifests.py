@@ -15,6 +15,7 @@ import tomllib
 
 import cel
 import charts
+import helm_python
 import kubernetes_validate
 from node_parts import DRIVER
 from node_parts import GPU
@@ -100,6 +101,11 @@ def test_the_plain_manifests_are_those_of_the_chart():
     assert charts.PLAIN.read_text() == charts.plain(), (
         'run python tests/dra/charts.py'
     )
+
+
+def test_the_chart_has_no_faults():
+    found = helm_python.lint(str(charts.CHART))
+    assert found['errors'] == []
 
 
 @pytest.mark.parametrize('version', VERSIONS)
