@@ -28,9 +28,11 @@ from os_acc.containers import options as container_opts
 from os_acc.testing import kernel as kernel_module
 import os_acc_dra
 from os_acc_dra import cluster
+from os_acc_dra import health
 from os_acc_dra import metadata
 from os_acc_dra import node as node_module
 from os_acc_dra import options
+from os_acc_dra import publisher as publisher_module
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
 
@@ -107,7 +109,9 @@ def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
     calls = service_module.Calls(
         node_module.Node(there, DRIVER, NAME, described), working, 40.0
     )
-    served = service_module.Service(calls, DRIVER, str(directory))
+    published = publisher_module.Publisher(there, DRIVER, NAME, 1.0)
+    healthy = health.Health(published.observed, NAME, 0.05)
+    served = service_module.Service(calls, DRIVER, str(directory), healthy)
     served.start()
     kubelet = stand_in_kubelet.Kubelet(directory, server)
     kubelet.register()
@@ -120,6 +124,8 @@ def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
         there,
         calls,
         described,
+        published,
+        healthy,
         during,
     )
     served.stop(0)

@@ -15,7 +15,9 @@ import stand_in_kubelet
 import os_acc
 from os_acc.testing import kernel as kernel_module
 from os_acc_dra import cluster
+from os_acc_dra import health
 from os_acc_dra import metadata
+from os_acc_dra import publisher as publisher_module
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
 
@@ -45,6 +47,8 @@ class Node:
     cluster: cluster.Cluster
     calls: service_module.Calls
     described: metadata.Metadata
+    publisher: publisher_module.Publisher
+    health: health.Health
     #: called in each plug, with the worker
     during: list[Callable[[], None]]
 

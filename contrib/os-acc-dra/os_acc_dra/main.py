@@ -79,6 +79,7 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
     # os-acc starts its privileged daemon before gRPC makes threads.
     os_acc.initialize(owner=os_acc_dra.OWNER)
     from os_acc_dra import cluster
+    from os_acc_dra import health
     from os_acc_dra import metadata
     from os_acc_dra import node
     from os_acc_dra import publisher
@@ -100,9 +101,14 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
         working,
         own.answer_timeout,
     )
-    served = service.Service(calls, own.driver_name, own.kubelet_path)
     published = publisher.Publisher(
         server, own.driver_name, name, own.publish_interval
+    )
+    served = service.Service(
+        calls,
+        own.driver_name,
+        own.kubelet_path,
+        health.Health(published.observed, name, own.publish_interval),
     )
     served.start()
     published.start()
