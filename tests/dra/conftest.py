@@ -10,6 +10,7 @@ import pathlib
 import tempfile
 from typing import Any
 
+import charts
 from node_parts import DRIVER
 from node_parts import GPU
 from node_parts import NAME
@@ -27,8 +28,11 @@ from os_acc.containers import options as container_opts
 from os_acc.testing import kernel as kernel_module
 import os_acc_dra
 from os_acc_dra import cluster
+from os_acc_dra import health
+from os_acc_dra import metadata
 from os_acc_dra import node as node_module
 from os_acc_dra import options
+from os_acc_dra import publisher as publisher_module
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
 
@@ -66,7 +70,12 @@ def kernel(tmp_path, monkeypatch) -> Iterator[kernel_module.Kernel]:
 
 @pytest.fixture
 def server() -> Iterator[stand_in_api.APIServer]:
+    """The API server, where the driver has the rights of the manifests."""
     made = stand_in_api.APIServer()
+    role = charts.of_kind(
+        charts.objects(charts.PLAIN.read_text()), 'ClusterRole'
+    )
+    made.rules = role['rules']
     yield made
     made.close()
 
@@ -92,12 +101,31 @@ def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
     monkeypatch.setattr(os_acc, 'plug', watched)
     there = cluster.Cluster(server.kubeconfig(tmp_path / 'kubeconfig'))
     working = workers_module.Workers()
-    calls = service_module.Calls(
-        node_module.Node(there, DRIVER, NAME), working, 40.0
+    described = metadata.Metadata(
+        options.data_path(str(directory), DRIVER),
+        str(kernel.root / 'run/cdi'),
+        DRIVER,
     )
-    served = service_module.Service(calls, DRIVER, str(directory))
+    calls = service_module.Calls(
+        node_module.Node(there, DRIVER, NAME, described), working, 40.0
+    )
+    published = publisher_module.Publisher(there, DRIVER, NAME, 1.0)
+    healthy = health.Health(published.observed, NAME, 0.05)
+    served = service_module.Service(calls, DRIVER, str(directory), healthy)
     served.start()
     kubelet = stand_in_kubelet.Kubelet(directory, server)
     kubelet.register()
-    yield Node(kernel, server, kubelet, working, served, there, calls, during)
+    yield Node(
+        kernel,
+        server,
+        kubelet,
+        working,
+        served,
+        there,
+        calls,
+        described,
+        published,
+        healthy,
+        during,
+    )
     served.stop(0)

@@ -15,6 +15,9 @@ import stand_in_kubelet
 import os_acc
 from os_acc.testing import kernel as kernel_module
 from os_acc_dra import cluster
+from os_acc_dra import health
+from os_acc_dra import metadata
+from os_acc_dra import publisher as publisher_module
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
 
@@ -43,6 +46,9 @@ class Node:
     service: service_module.Service
     cluster: cluster.Cluster
     calls: service_module.Calls
+    described: metadata.Metadata
+    publisher: publisher_module.Publisher
+    health: health.Health
     #: called in each plug, with the worker
     during: list[Callable[[], None]]
 
@@ -50,11 +56,13 @@ class Node:
         return self.server.claim(name, list(devices), NAME, **more)
 
     def specs(self) -> set[str]:
+        """The devices of the CDI specs that os-acc has written."""
         directory = self.kernel.root / 'run/cdi'
         if not directory.exists():
             return set()
         return {
             device['name']
             for path in directory.iterdir()
+            if 'metadata_' not in path.name
             for device in json.loads(path.read_text())['devices']
         }

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import os
 import pathlib
 import signal
@@ -23,6 +24,7 @@ class Program:
     :param directory: stands for /var/lib/kubelet
     :param kubeconfig: how it reaches the API server
     :param more: lines of the configuration
+    :param before: the beginning of the command that starts it
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Program:
         directory: pathlib.Path,
         kubeconfig: str,
         more: str = '',
+        before: Sequence[str] = (),
     ) -> None:
         self.registration = directory / f'plugins_registry/{DRIVER}-reg.sock'
         self._log = place / 'os-acc-dra.log'
@@ -51,6 +54,7 @@ kubeconfig = {kubeconfig}
         with open(self._log, 'a') as log:
             self.process = subprocess.Popen(
                 [
+                    *before,
                     sys.executable,
                     '-W',
                     'ignore',

@@ -45,6 +45,8 @@ class APIServer:
         those of disabled features
     :ivar refused: names of fields of slices that it refuses
     :ivar calls: each call, as 'METHOD PATH'
+    :ivar rules: of the ClusterRole of the caller; each other call gets 403
+    :ivar used: the rights that calls have needed: group, resource, verb
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,8 @@ class APIServer:
         self.disabled: set[str] = set()
         self.refused: set[str] = set()
         self.calls: list[str] = []
+        self.rules: list[Object] | None = None
+        self.used: set[tuple[str, str, str]] = set()
         self._objects: dict[str, Object] = {}
         self._events: list[tuple[str, str, Object]] = []
         self._oldest = _FIRST
@@ -218,13 +222,17 @@ class APIServer:
                 return 200, self._list(path, query)
             raise Refused(404, f'{path} not found')
 
-    def check(self, call: str, token: str) -> None:
+    def check(self, call: str, token: str, is_watch: bool = False) -> None:
         self.calls.append(call)
         for part, status in list(self._failing.items()):
             if part in call:
                 raise Refused(status, 'it fails on demand')
         if token != f'Bearer {self.token}':
             raise Refused(401, 'Unauthorized')
+        right = _right(*call.split(' '), is_watch)
+        if self.rules is not None and not _allows(self.rules, *right):
+            raise Refused(403, f'forbidden: {right}')
+        self.used.add(right)
 
     def _create(self, path: str, body: Object) -> Object:
         path = f'{path}/{body["metadata"]["name"]}'
@@ -305,6 +313,27 @@ class APIServer:
                     yield json.dumps({'type': kind, 'object': body}) + '\n'
 
 
+def _right(method: str, path: str, is_watch: bool) -> tuple[str, str, str]:
+    """The right that a call needs: the group, the resource and the verb."""
+    api, group, *rest = path.strip('/').split('/')
+    if api == 'api':  # /api/v1/nodes/NAME: the core group
+        group, rest = '', [group, *rest]
+    rest = rest[3:] if rest[1] == 'namespaces' else rest[1:]
+    verb = {'POST': 'create', 'PUT': 'update', 'DELETE': 'delete'}.get(method)
+    if verb is None:
+        verb = 'get' if len(rest) > 1 else 'list'
+    return group, rest[0], 'watch' if is_watch else verb
+
+
+def _allows(rules: list[Object], group: str, resource: str, verb: str) -> bool:
+    return any(
+        group in each['apiGroups']
+        and resource in each['resources']
+        and verb in each['verbs']
+        for each in rules
+    )
+
+
 def _selected(
     path: str, query: dict[str, str], key: str, body: Object
 ) -> bool:
@@ -335,8 +364,9 @@ def _handler(server: APIServer) -> type[http.server.BaseHTTPRequestHandler]:
                 server.check(
                     f'{self.command} {url.path}',
                     self.headers.get('Authorization', ''),
+                    is_watch := query.get('watch') in ('1', 'true', 'True'),
                 )
-                if query.get('watch') in ('1', 'true', 'True'):
+                if is_watch:
                     self._watch(server.watch(url.path, query))
                     return
                 self._answer(

@@ -46,6 +46,8 @@ import dra_v1_pb2 as dra  # noqa: E402
 import dra_v1_pb2_grpc  # noqa: E402
 import dra_v1beta1_pb2 as dra_beta  # noqa: E402
 import dra_v1beta1_pb2_grpc  # noqa: E402
+import health_v1alpha1_pb2 as health  # noqa: E402
+import health_v1alpha1_pb2_grpc  # noqa: E402
 import registration_pb2 as registration  # noqa: E402
 import registration_pb2_grpc  # noqa: E402
 
@@ -121,6 +123,17 @@ class Kubelet:
                 [('grpc.use_local_subchannel_pool', 1)],
             )
         )
+
+    def watch_health(self) -> Any:
+        """Open the stream that says which devices are healthy."""
+        assert 'v1alpha1.DRAResourceHealth' in self.info.supported_versions
+        channel = grpc.insecure_channel(
+            f'unix:{self.info.endpoint}',
+            [('grpc.use_local_subchannel_pool', 1)],
+        )
+        return health_v1alpha1_pb2_grpc.DRAResourceHealthStub(
+            channel
+        ).NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=60)
 
     def call(
         self, method: str, claims: list[Any], timeout: float = CALL_TIMEOUT

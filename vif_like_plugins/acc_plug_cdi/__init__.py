@@ -108,8 +108,10 @@ class CDIPlugin(plugin.PluginBase):
 
     def diagnose(self) -> Iterator[finding.Finding]:
         from acc_plug_cdi import report
+        from acc_plug_cdi import runtimes
 
         yield from report.directory(self.config.spec_dir)
+        yield from runtimes.findings(self.config.spec_dir)
         yield from report.entries(cfg.CONF)
         yield from report.users()
 

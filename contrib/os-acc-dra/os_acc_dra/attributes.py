@@ -27,8 +27,23 @@ EFFECT = 'NoSchedule'
 
 def of(offer: offers.Offer) -> dict[str, dict[str, Any]]:
     """The attributes of a device; those that do not fit are left out."""
+    return _typed(_all(offer))
+
+
+def of_handle(handle: objects.AttachHandle) -> dict[str, dict[str, Any]]:
+    """The attributes that follow from the attach handle alone."""
+    return _typed(_of_handle(handle, ''))
+
+
+def is_vfio(handle: objects.AttachHandle) -> bool:
+    """Whether a container uses a device by VFIO."""
+    return isinstance(handle, objects.PCIHandle | objects.MdevHandle)
+
+
+def _typed(values: Iterator[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Make attributes of values; those that do not fit are left out."""
     made: dict[str, dict[str, Any]] = {}
-    for name, value in _all(offer):
+    for name, value in values:
         if len(made) == _MOST:
             break
         if isinstance(value, bool):
@@ -42,9 +57,8 @@ def of(offer: offers.Offer) -> dict[str, dict[str, Any]]:
 
 def _all(offer: offers.Offer) -> Iterator[tuple[str, Any]]:
     device, handle = offer.device, offer.handle
-    yield 'kind', offer.kind
+    yield from _of_handle(handle, device.address)
     yield 'driver', device.driver
-    yield 'handle', handle.identity
     yield 'device', device.address
     yield 'vendorID', device.vendor_id
     yield 'productID', device.product_id
@@ -56,14 +70,26 @@ def _all(offer: offers.Offer) -> Iterator[tuple[str, Any]]:
     yield 'functionID', device.functions.get(region or '')
     if region:
         yield 'region', region
-    if isinstance(handle, objects.MdevHandle):
-        yield 'mdevType', handle.type
-    if isinstance(handle, objects.PCIHandle):
-        yield f'{_STANDARD}/pciBusID', handle.address
-        yield f'{_STANDARD}/pcieRoot', _root(handle.address, device.address)
     for trait in sorted(device.traits):
         if _NAME.fullmatch(trait):
             yield trait, True
+
+
+def _of_handle(
+    handle: objects.AttachHandle, parent: str
+) -> Iterator[tuple[str, Any]]:
+    """What a handle says.
+
+    :param parent: the address of its device; '': unknown
+    """
+    yield 'kind', offers.KINDS[type(handle)]
+    yield 'handle', handle.identity
+    if isinstance(handle, objects.MdevHandle):
+        yield 'mdevType', handle.type
+        yield 'mdevUUID', handle.uuid  # KubeVirt's name
+    if isinstance(handle, objects.PCIHandle):
+        yield f'{_STANDARD}/pciBusID', handle.address
+        yield f'{_STANDARD}/pcieRoot', _root(handle.address, parent)
 
 
 def _root(*addresses: str) -> str | None:

@@ -87,8 +87,9 @@ def _check(result: Mapping[str, Any], wanted: Reference, node: str) -> None:
         )
     if result.get('adminAccess'):
         raise errors.ClaimRefused(
-            f'{device} has adminAccess, which this driver does not offer: a '
-            'device belongs to one claim'
+            f'{device} has adminAccess, which this driver does not offer: '
+            'while a monitor has a file of the device open, the claim that '
+            'owns it could not be released'
         )
     if result.get('shareID'):
         raise errors.ClaimRefused(

@@ -79,22 +79,36 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
     # os-acc starts its privileged daemon before gRPC makes threads.
     os_acc.initialize(owner=os_acc_dra.OWNER)
     from os_acc_dra import cluster
+    from os_acc_dra import health
+    from os_acc_dra import metadata
     from os_acc_dra import node
     from os_acc_dra import publisher
     from os_acc_dra import service
     from os_acc_dra import workers
 
-    for failed in node.restore():
-        LOG.error('Not restored: %s', failed)
     own, name = conf.os_acc_dra, options.node_name(conf)
+    described = metadata.Metadata(
+        options.data_path(own.kubelet_path, own.driver_name),
+        conf.os_acc_cdi.spec_dir,
+        own.driver_name,
+    )
+    for failed in node.restore(described):
+        LOG.error('Not restored: %s', failed)
     server = cluster.Cluster(own.kubeconfig)
     working = workers.Workers()
     calls = service.Calls(
-        node.Node(server, own.driver_name, name), working, own.answer_timeout
+        node.Node(server, own.driver_name, name, described),
+        working,
+        own.answer_timeout,
     )
-    served = service.Service(calls, own.driver_name, own.kubelet_path)
     published = publisher.Publisher(
         server, own.driver_name, name, own.publish_interval
+    )
+    served = service.Service(
+        calls,
+        own.driver_name,
+        own.kubelet_path,
+        health.Health(published.observed, name, own.publish_interval),
     )
     served.start()
     published.start()

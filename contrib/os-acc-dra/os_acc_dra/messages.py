@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The messages of the kubelet's two gRPC interfaces.
+"""The messages of the kubelet's gRPC interfaces.
 
 They are made from the published field numbers when this module is imported.
 Code that protoc has generated works only with the two major versions of
@@ -63,9 +63,29 @@ _PACKAGES: dict[str, dict[str, list[tuple[int, str, str]]]] = {
             (1, 'claims', '{}NodeUnprepareResourceResponse')
         ],
     },
+    'v1alpha1': {
+        'NodeWatchResourcesRequest': [],
+        'DeviceIdentifier': [
+            (1, 'pool_name', 'string'),
+            (2, 'device_name', 'string'),
+        ],
+        'DeviceHealth': [
+            (1, 'device', 'DeviceIdentifier'),
+            (2, 'health', 'int32'),  # an enum, which is the same on the wire
+            (3, 'last_updated_time', 'int64'),
+            (4, 'health_check_timeout_seconds', 'int64'),
+            (5, 'message', 'string'),
+        ],
+        'NodeWatchResourcesResponse': [(1, 'devices', '[]DeviceHealth')],
+    },
 }
 
-_TYPES = {'string': _Field.TYPE_STRING, 'bool': _Field.TYPE_BOOL}
+_TYPES = {
+    'bool': _Field.TYPE_BOOL,
+    'int32': _Field.TYPE_INT32,
+    'int64': _Field.TYPE_INT64,
+    'string': _Field.TYPE_STRING,
+}
 
 
 def _file(package: str) -> descriptor_pb2.FileDescriptorProto:
@@ -121,3 +141,4 @@ def _classes(package: str) -> dict[str, Any]:
 #: The classes of the messages by their names.
 REGISTRATION = _classes('pluginregistration')
 DRA = _classes('k8s.io.kubelet.pkg.apis.dra.v1')
+HEALTH = _classes('v1alpha1')

@@ -19,6 +19,7 @@ import os_acc_dra
 from os_acc_dra import claims
 from os_acc_dra import configuration
 from os_acc_dra import errors
+from os_acc_dra import metadata
 from os_acc_dra import offers
 from os_acc_dra import workers
 
@@ -39,13 +40,13 @@ class Claims(Protocol):
 class Prepared:
     """A device that is ready for the containers of a Pod.
 
-    :ivar cdi_id: the qualified name of CDI that the runtime is told
+    :ivar cdi_ids: the qualified names of CDI that the runtime is told
     """
 
     request: str
     pool: str
     device: str
-    cdi_id: str
+    cdi_ids: tuple[str, ...]
 
 
 class Node:
@@ -54,10 +55,18 @@ class Node:
     :param server: where claims are read
     :param driver: the name of this driver
     :param name: of this node
+    :param described: the metadata files of the claims
     """
 
-    def __init__(self, server: Claims, driver: str, name: str) -> None:
+    def __init__(
+        self,
+        server: Claims,
+        driver: str,
+        name: str,
+        described: metadata.Metadata,
+    ) -> None:
         self._server, self._driver, self._name = server, driver, name
+        self._described = described
 
     def prepare(
         self, wanted: claims.Reference, worker: workers.Worker
@@ -69,6 +78,7 @@ class Node:
 
         :raises ClaimRefused: if the claim must not be prepared now
         :raises ServerError: if the API server does not give the claim
+        :raises OSError: if a metadata file cannot be written
         :raises: as os_acc.plug
         """
         worker.say('reads the claim')
@@ -82,9 +92,23 @@ class Node:
         plugged = self._plugged(wanted, by_van, worker)
         if plugged is None:
             plugged = self._plug(wanted, by_van, configured, worker)
+        files = self._described.write(
+            found,
+            (
+                (each, plugged[van_uuid].handle)
+                for van_uuid, each in by_van.items()
+            ),
+        )
         return [
             Prepared(
-                each.main_request, each.pool, each.device, plugged[van_uuid]
+                each.main_request,
+                each.pool,
+                each.device,
+                # The file comes with the first device of its request.
+                (
+                    plugged[van_uuid].guest_config or '',
+                    *filter(None, [files.pop(each.main_request, None)]),
+                ),
             )
             for van_uuid, each in by_van.items()
         ]
@@ -94,8 +118,8 @@ class Node:
         wanted: claims.Reference,
         by_van: Mapping[str, claims.Result],
         worker: workers.Worker,
-    ) -> dict[str, str] | None:
-        """The ids of devices that the claim has already, made intact.
+    ) -> dict[str, objects.VAN] | None:
+        """The VANs that the claim has already, made intact.
 
         :returns: None if the claim has none. What it has in part, or in
             another state, is released
@@ -109,7 +133,7 @@ class Node:
         if whole:
             # From the journal alone: also while the discovery fails.
             vans = os_acc.replug(wanted.uid, _telling(worker, by_van))
-            return _ids(vans)
+            return _by_uuid(vans)
         worker.say('releases what an earlier call has left')
         os_acc.unplug(objects.InstanceInfo(uuid=wanted.uid))
         return None
@@ -120,7 +144,7 @@ class Node:
         by_van: Mapping[str, claims.Result],
         configured: Mapping[str, configuration.Configuration],
         worker: workers.Worker,
-    ) -> dict[str, str]:
+    ) -> dict[str, objects.VAN]:
         worker.say('looks for the devices')
         offered = offers.by_name(_devices())
         requests = []
@@ -148,7 +172,7 @@ class Node:
             progress=_telling(worker, by_van),
             plugin=PLUGIN,
         )
-        return _ids(vans)
+        return _by_uuid(vans)
 
     def unprepare(
         self, wanted: claims.Reference, worker: workers.Worker
@@ -165,14 +189,16 @@ class Node:
             objects.InstanceInfo(uuid=wanted.uid),
             progress=_telling(worker, {}),
         )
+        self._described.remove(wanted.uid)
 
 
-def restore() -> list[str]:
+def restore(described: metadata.Metadata) -> list[str]:
     """Repair what the claims of this node have, such as CDI specs.
 
     The kubelet asks only once for a claim, and starts containers with the ids
     that it got then.
 
+    :param described: the metadata files of the claims
     :returns: what could not be repaired
     """
     failed = []
@@ -186,6 +212,10 @@ def restore() -> list[str]:
             os_acc.replug(uid)
         except exception.ExceptionBase as err:
             failed.append(f'claim {uid}: {errors.text_of(err)}')
+    try:
+        described.restore({van.instance_uuid for van in os_acc.get_vans()})
+    except (OSError, ValueError) as err:
+        failed.append(f'metadata files: {errors.text_of(err)}')
     return failed
 
 
@@ -199,8 +229,8 @@ def _devices() -> list[objects.Device]:
         return found
 
 
-def _ids(vans: objects.VANList) -> dict[str, str]:
-    return {van.uuid: van.guest_config or '' for van in vans}
+def _by_uuid(vans: objects.VANList) -> dict[str, objects.VAN]:
+    return {van.uuid: van for van in vans}
 
 
 def _telling(

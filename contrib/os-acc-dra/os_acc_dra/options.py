@@ -111,3 +111,19 @@ def node_name(conf: cfg.ConfigOpts) -> str:
         or socket.gethostname().lower()
     )
     return found
+
+
+def registration_path(directory: str, driver: str) -> str:
+    """The socket by which the kubelet finds this driver.
+
+    :param directory: the kubelet's directory
+    """
+    return os.path.join(directory, 'plugins_registry', f'{driver}-reg.sock')
+
+
+def data_path(directory: str, driver: str) -> str:
+    """The directory that belongs to this driver alone.
+
+    :param directory: the kubelet's directory
+    """
+    return os.path.join(directory, 'plugins', driver)

@@ -13,6 +13,7 @@ import copy
 import dataclasses
 import logging
 import threading
+import time
 from typing import Any
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from os_acc import exception
 from os_acc import objects
 import os_acc_dra
 from os_acc_dra import errors
+from os_acc_dra import health
 from os_acc_dra import offers
 from os_acc_dra import slices as slices_module
 
@@ -62,8 +64,8 @@ class Publisher:
         self._changed = threading.Event()
         self._ended = threading.Event()
         self._features = slices_module.Features()
-        # What the last whole discovery has found, by the name.
-        self._known: dict[str, offers.Offer] | None = None
+        # What the last whole discovery has found.
+        self._observed: health.Observed | None = None
 
     def start(self) -> None:
         """Publish in threads of its own."""
@@ -76,6 +78,10 @@ class Publisher:
         """Publish no more. The slices stay: the kubelet deletes them."""
         self._ended.set()
         self._changed.set()
+
+    def observed(self) -> health.Observed | None:
+        """What the last whole discovery has found; None: there was none."""
+        return self._observed
 
     def _publish(self) -> None:
         self._repeat(self.publish, self._period)
@@ -141,12 +147,13 @@ class Publisher:
             devices = os_acc.get_devices()
         except exception.DiscoveryFailed as err:
             LOG.warning('%s', err)
-            if self._known is None and is_published:
+            if self._observed is None and is_published:
                 return None
-            devices = err.devices
-            found = {**(self._known or {}), **offers.by_name(devices)}
+            before = self._observed.offers if self._observed else {}
+            found = {**before, **offers.by_name(err.devices)}
         else:
-            found = self._known = offers.by_name(devices)
+            found = offers.by_name(devices)
+            self._observed = health.Observed(found, time.time())
         held = {
             van.handle.identity
             for van in os_acc.get_vans()

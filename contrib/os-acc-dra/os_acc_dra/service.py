@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The two gRPC services that the kubelet calls, and their sockets."""
+"""The gRPC services that the kubelet calls, and their sockets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ import grpc
 
 from os_acc_dra import claims
 from os_acc_dra import errors
+from os_acc_dra import health as health_module
 from os_acc_dra import messages
 from os_acc_dra import node as node_module
+from os_acc_dra import options
 from os_acc_dra import workers as workers_module
 
 LOG = logging.getLogger(__name__)
 
 #: The services, as the kubelet knows them; it takes the first that it knows.
-VERSIONS = ('v1.DRAPlugin', 'v1beta1.DRAPlugin')
+VERSIONS = (
+    'v1.DRAPlugin',
+    'v1beta1.DRAPlugin',
+    'v1alpha1.DRAResourceHealth',
+)
 _PACKAGES = ('v1', 'v1beta1')
 #: What is left of the time of a call when it is answered, at least.
 _MARGIN = 0.1
@@ -63,7 +69,7 @@ class Calls:
                     request_names=[each.request],
                     pool_name=each.pool,
                     device_name=each.device,
-                    cdi_device_ids=[each.cdi_id],
+                    cdi_device_ids=each.cdi_ids,
                 )
                 for each in result
             )
@@ -129,15 +135,20 @@ class Service:
     :param calls: answers the calls for claims
     :param driver: the name of this driver
     :param directory: the kubelet's directory
+    :param health: tells the kubelet which devices are healthy
     """
 
-    def __init__(self, calls: Calls, driver: str, directory: str) -> None:
-        self._calls, self._driver = calls, driver
-        self._data = os.path.join(directory, 'plugins', driver)
+    def __init__(
+        self,
+        calls: Calls,
+        driver: str,
+        directory: str,
+        health: health_module.Health,
+    ) -> None:
+        self._calls, self._driver, self._health = calls, driver, health
+        self._data = options.data_path(directory, driver)
         self.endpoint = os.path.join(self._data, 'dra.sock')
-        self.registration = os.path.join(
-            directory, 'plugins_registry', f'{driver}-reg.sock'
-        )
+        self.registration = options.registration_path(directory, driver)
         self._servers: list[grpc.Server] = []
         self._lock: Any = None
 
@@ -171,7 +182,8 @@ class Service:
                     },
                 )
                 for version in _PACKAGES
-            ],
+            ]
+            + [_stream(self._health)],
         )
         self._serve(
             self.registration,
@@ -237,6 +249,7 @@ class Service:
         """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.registration)
+        self._health.stop()
         for server in reversed(self._servers):
             server.stop(grace).wait()
         self._servers.clear()
@@ -258,6 +271,22 @@ class Service:
         else:
             LOG.error('The kubelet refuses this driver: %s', request.error)
         return messages.REGISTRATION['RegistrationStatusResponse']()
+
+
+def _stream(health: health_module.Health) -> Any:
+    """Make gRPC's handler of the stream of health."""
+    return grpc.method_handlers_generic_handler(
+        'v1alpha1.DRAResourceHealth',
+        {
+            'NodeWatchResources': grpc.unary_stream_rpc_method_handler(
+                health.watch,
+                messages.HEALTH['NodeWatchResourcesRequest'].FromString,
+                messages.HEALTH[
+                    'NodeWatchResourcesResponse'
+                ].SerializeToString,
+            )
+        },
+    )
 
 
 def _handler(

@@ -22,11 +22,15 @@ import time
 
 from containerd import Containerd
 import grpc
+from programs import DRIVER
 from programs import LONG
 from programs import Program
 import pytest
 import stand_in_kubelet
 
+from os_acc import objects
+from os_acc_dra import claims
+from os_acc_dra import metadata
 from os_acc_dra import offers
 
 NODE = 'node-1'
@@ -258,3 +262,43 @@ def test_crashes(pods):
     with pytest.raises(grpc.RpcError, match='unresolvable CDI devices'):
         pods.run_with('late', ids)
     assert pods.driver.end() == 0
+
+
+@pytest.mark.timeout(1200)
+def test_a_claim_of_two_pods(pods):
+    """Both have the device; it is released after the last of them."""
+    claim = pods.claim('one', NAMES[0])
+    ids = pods.ask('prepare', claim)
+    first, second = pods.run_with('one', ids), pods.run_with('two', ids)
+    assert pods.sees(first) == pods.sees(second) == ['acc0']
+    pods.end(first)
+    with pytest.raises(PrepareFailed, match=r'process|container'):
+        pods.ask('unprepare', claim)
+    pods.end(second)
+    pods.ask('unprepare', claim)
+    assert pods.written() == []
+
+
+@pytest.mark.timeout(1200)
+def test_the_metadata_file_in_a_container(pods, tmp_path):
+    """No PCI function is here: only what the driver adds to one is real."""
+    claim = pods.claim('vm', NAMES[0])
+    made = metadata.Metadata(str(tmp_path), str(pods.specs), DRIVER)
+    handle = objects.PCIHandle(address='0000:3b:00.1')
+    result = claims.Result('gpu', NODE, 'pci-0000-3b-00-1')
+    ids = made.write(claim, [(result, handle)])
+    pod = pods.run_with('vm', list(ids.values()))
+    path = (
+        '/var/run/kubernetes.io/dra-device-attributes/resourceclaims/vm/gpu/'
+        f'{DRIVER}-metadata.json'
+    )
+    code, text = pods.kubelet.execute(pod[1], 'dd', f'if={path}')
+    assert code == 0
+    # What dd says of itself comes after it.
+    body, _ = json.JSONDecoder().raw_decode(text)
+    assert body['metadata']['name'] == 'vm'
+    code, text = pods.kubelet.execute(pod[1], 'dd', f'of={path}')
+    assert 'Read-only file system' in text
+    pods.end(pod)
+    made.remove(claim['metadata']['uid'])
+    assert pods.written() == []
