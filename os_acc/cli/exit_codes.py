@@ -30,8 +30,9 @@ MEANINGS = {
     WRONG_USAGE: 'wrong arguments, input or configuration; nothing was '
     'touched. For ``apply --check``: something would change',
     DIFFERS: 'what is there differs from what it should be: ``recover``, '
-    '``apply`` or ``orphans --release`` left something undone, or ``cyborg '
-    'check`` found something that was not fixed; the table says what and why',
+    '``apply`` or ``orphans --release`` left something undone, ``cyborg '
+    'check`` found something that was not fixed, or ``migration check`` found '
+    'an accelerator that cannot move; the table says what and why',
     NOT_FOUND: 'there is no such device or VAN',
     BUSY: 'the device, the instance or the journal is in use, or no device is '
     'free; a later attempt may succeed',
