@@ -225,7 +225,8 @@ def _resting(
     return [
         each
         for each in host.journal.programs()
-        if each.state != programs.CLEARED
+        if each.updated_at
+        and each.state != programs.CLEARED
         and datetime.datetime.fromisoformat(each.updated_at).replace(
             tzinfo=datetime.UTC
         )
