@@ -173,7 +173,7 @@ def test_a_mediated_device(here, look):
     kind = here.sys / 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'
     (kind / 'available_instances').write_text('0\n')
     (found,) = look(devices.instance(), request)
-    assert found[3] == 'no more of type mtty-2 can be made'
+    assert found[3] == 'no more of type mtty-2 can be created'
     (found,) = look(devices.instance(), devices.mdev('mtty-9'))
     assert found[3].startswith("driver 'mdev' does not list mtty")
 
