@@ -23,6 +23,7 @@ from os_acc.objects import device as device_objects
 from os_acc.objects import van as states
 from os_acc.operations import discovery
 from os_acc.programming import contents
+from os_acc.programming import kept
 from os_acc.spec import device_spec
 from os_acc.texts import function_id as function_ids
 
@@ -308,9 +309,15 @@ class _Offers:
         """The rank of a region, also if an earlier request would use it."""
         request = planned.request
         key = _slot(device, region)
-        if key not in self._contents or request.function_id is None:
+        if key not in self._contents:
             return planned.driver.rank(request, handle)
-        same = function_ids.same(self._contents[key], request.function_id)
+        inside = self._contents[key]
+        if request.function_id is None and request.bitstream is None:
+            is_kept = kept.is_kept(self._journal, inside)
+            return contents.KEPT if is_kept else contents.HOLDS
+        same = request.function_id and function_ids.same(
+            inside, request.function_id
+        )
         return contents.HOLDS if same else contents.IN_USE
 
     def _places(
