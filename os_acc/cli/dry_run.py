@@ -14,6 +14,7 @@ import os_acc
 from os_acc import host
 from os_acc.cli import base
 from os_acc.cli import listing
+from os_acc.operations import planned as planned_module
 from os_acc.operations import preview
 
 #: The columns of plug --dry-run.
@@ -40,9 +41,9 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def look(
-    plan: Callable[[host.Host], list[preview.Planned]],
+    plan: Callable[[host.Host], list[planned_module.Planned]],
     say: Callable[[str], object],
-) -> list[preview.Planned]:
+) -> list[planned_module.Planned]:
     """Make a preview on a Host that changes nothing.
 
     :param plan: makes the preview
@@ -62,13 +63,13 @@ def look(
     return planned
 
 
-def blocked(planned: Iterable[preview.Planned]) -> bool:
+def blocked(planned: Iterable[planned_module.Planned]) -> bool:
     """Whether something would fail."""
     return any(each.obstacle is not None for each in planned)
 
 
 def table(
-    planned: Iterable[preview.Planned],
+    planned: Iterable[planned_module.Planned],
 ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
     """Make the columns and rows of a preview."""
     return [column.key for column in COLUMNS], [
@@ -85,7 +86,7 @@ def table(
     ]
 
 
-def lines(planned: Iterable[preview.Planned]) -> list[str]:
+def lines(planned: Iterable[planned_module.Planned]) -> list[str]:
     """Say in a line for each VAN what would be done."""
     return [
         f'would {each.action} VAN {each.van}: driver {each.driver}, plugin '
@@ -95,7 +96,7 @@ def lines(planned: Iterable[preview.Planned]) -> list[str]:
     ]
 
 
-def answer(planned: Iterable[preview.Planned]) -> dict[str, Any]:
+def answer(planned: Iterable[planned_module.Planned]) -> dict[str, Any]:
     """Make the answer in JSON, without the instance."""
     return {
         'dry_run': True,
@@ -103,7 +104,7 @@ def answer(planned: Iterable[preview.Planned]) -> dict[str, Any]:
     }
 
 
-def _device(planned: preview.Planned) -> str | None:
+def _device(planned: planned_module.Planned) -> str | None:
     """Name the handle and the device, or the devices to choose from."""
     devices = ' or '.join(planned.devices)
     if planned.handle is None:

@@ -26,6 +26,7 @@ from os_acc.cli import names
 from os_acc.cli import selectors
 from os_acc.cli import waiting
 from os_acc.cyborg import requests
+from os_acc.operations import planned as planned_module
 from os_acc.operations import preview
 from os_acc.texts import uuid_forms
 
@@ -143,10 +144,10 @@ class Plug(answers.Command, listing.Listing):
 
     def _preview(
         self, parsed_args: argparse.Namespace
-    ) -> tuple[objects.InstanceInfo, list[preview.Planned]]:
+    ) -> tuple[objects.InstanceInfo, list[planned_module.Planned]]:
         info, bound = _read(parsed_args)
 
-        def plan(opened: host.Host) -> list[preview.Planned]:
+        def plan(opened: host.Host) -> list[planned_module.Planned]:
             if parsed_args.resource_class is not None:
                 selectors.check_count(
                     info.uuid,
@@ -288,7 +289,7 @@ class Unplug(answers.Command):
 
     def _preview(
         self, parsed_args: argparse.Namespace
-    ) -> tuple[objects.InstanceInfo, list[preview.Planned]]:
+    ) -> tuple[objects.InstanceInfo, list[planned_module.Planned]]:
         with base.reading() as read:
             info, wanted = _to_unplug(read, parsed_args)
         planned = dry_run.look(

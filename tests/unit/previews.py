@@ -13,6 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
+from os_acc.operations import planned as planned_module
 from os_acc.operations import preview
 
 
@@ -49,7 +50,7 @@ def check(
         directory, lambda host: preview.plug(host, instance, [request])
     )
     assert free.obstacle is None
-    assert (free.action, free.state) == (preview.PLUG, None)
+    assert (free.action, free.state) == (planned_module.PLUG, None)
     (van,) = os_acc.plug(instance, [request])
     assert (free.driver, free.plugin) == (van.driver, van.plugin)
     assert van.device in free.devices
@@ -61,8 +62,8 @@ def check(
     release = _look(directory, lambda host: preview.unplug(host, instance))
     expected = (van.handle.identity, [van.device], 'plugged', None)
     for planned, action in (
-        (again, preview.NOTHING),
-        (release, preview.UNPLUG),
+        (again, planned_module.NOTHING),
+        (release, planned_module.UNPLUG),
     ):
         assert planned.action == action
         assert (
@@ -97,12 +98,12 @@ def agrees(
     return instance
 
 
-def _look(directory, make) -> preview.Planned:
+def _look(directory, make) -> planned_module.Planned:
     (planned,) = _looks(directory, make)
     return planned
 
 
-def _looks(directory, make) -> list[preview.Planned]:
+def _looks(directory, make) -> list[planned_module.Planned]:
     opened = host_module.Host.open(os_acc.CONF, read_only=True)
     before = tree(directory)
     try:
