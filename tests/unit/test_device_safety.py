@@ -600,7 +600,9 @@ def test_giving_back_loads_no_module(here, monkeypatch):
     monkeypatch.setattr(
         module_loading, 'load', lambda *_: pytest.fail('modprobe')
     )
-    with pytest.raises(exception.UnplugException, match='nvme is no longer loaded'):
+    with pytest.raises(
+        exception.UnplugException, match='nvme is no longer loaded'
+    ):
         os_acc.unplug(instance)
     assert here.driver_of(devices.DISK) == 'vfio-pci'
     here.add_driver('nvme')
