@@ -14,6 +14,7 @@ from typing import TypeVar
 from os_acc import exception
 from os_acc import extension
 from os_acc import objects
+from os_acc.texts import ways
 
 if TYPE_CHECKING:
     from os_acc import journal as journal_module
@@ -25,11 +26,7 @@ _T = TypeVar('_T')
 #: How a VAN moves to another host. The guest keeps running with the device;
 #: the device is detached before and another one attached after; or the guest
 #: is stopped.
-LIVE = 'live'
-REPLUG = 'replug'
-COLD = 'cold'
-#: The best way first.
-WAYS = (LIVE, REPLUG, COLD)
+LIVE, REPLUG, COLD = WAYS = ways.WAYS
 
 
 class DriverBase(extension.ExtensionBase, abc.ABC):

@@ -27,28 +27,27 @@ from os_acc import objects
 from os_acc import progress as progress_module
 
 
-def describe(instance_info: objects.InstanceInfo) -> dict[str, Any]:
+def describe(instance_info: objects.InstanceInfo) -> objects.MigrationPlan:
     """Say what the target must give. Nothing is changed.
 
     :param instance_info: the instance
-    :returns: a document for prepare(), of JSON values. ``way`` is the best way
-        for all of the accelerators: live, replug or cold. Of each, ``way``
-        says the same, ``left_behind`` what stays on its device, and
-        ``obstacle`` why it cannot move
+    :returns: the plan for prepare(). Its ``obj_to_primitive()`` goes over a
+        network. ``way`` is the best way for all of the accelerators: live,
+        replug or cold. ``obstacles`` says what cannot move, and why
     :raises LibraryNotInitialized: if os_acc.initialize() was not called
     :raises InvalidRequest: if instance_info is wrong
     :raises MigrationConflict: if the instance has no accelerators here, or
         they are not plugged
     :raises JournalError: if the journal cannot be read
     """
-    from os_acc.moving import description
+    from os_acc.moving import plans
 
-    return description.describe(os_acc.this_host(), instance_info)
+    return plans.describe(os_acc.this_host(), instance_info)
 
 
 def prepare(
     instance_info: objects.InstanceInfo,
-    description: Mapping[str, Any],
+    plan: objects.MigrationPlan | Mapping[str, Any],
     migration_uuid: str,
     progress: progress_module.Callback | None = None,
 ) -> objects.VANList:
@@ -58,13 +57,14 @@ def prepare(
     ``incoming``. Their guest_config is for its definition on this host. They
     have the UUIDs that they have on the source.
 
-    :param description: what describe() has returned on the source
+    :type plan: os_acc.objects.MigrationPlan | Mapping
+    :param plan: what describe() has returned on the source, or its primitive
     :param migration_uuid: a new UUID for each attempt to move an instance
     :type progress: os_acc.progress.Callback | None
     :param progress: as for os_acc.plug
     :raises LibraryNotInitialized, ReadOnly: as for os_acc.plug
-    :raises InvalidRequest: if an argument is wrong; the error names the key of
-        the description
+    :raises InvalidRequest: if an argument is wrong, or something cannot move;
+        the error names the field of the plan
     :raises NoMatchingDriver, AmbiguousDriver, NoMatchingPlugin: as for plug
     :raises UnsupportedHandle: as for plug
     :raises MigrationConflict: if the instance has other VANs on this host.
@@ -77,7 +77,7 @@ def prepare(
     return moves.prepare(
         os_acc.this_host('os_acc.migration.prepare'),
         instance_info,
-        dict(description) if isinstance(description, Mapping) else description,
+        plan,
         migration_uuid,
         progress,
     )

@@ -18,7 +18,8 @@ from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import listing
 from os_acc.cli import names
-from os_acc.moving import description
+from os_acc.moving import plans
+from os_acc.objects import base as objects_base
 from os_acc.objects import van as states
 from os_acc.state import instance_names
 
@@ -91,13 +92,26 @@ class MigrationCheck(base.Command, listing.Listing):
             names.check_has(
                 opened.journal, called, info.uuid, None, 'migration check'
             )
-            found = description.describe(opened, info)['accelerators']
+            plan = plans.describe(opened, info)
         finally:
             opened.close()
-        self.unfinished = any(each['obstacle'] for each in found)
+        self.unfinished = bool(plan.obstacles)
         return self.keys(), [
-            [each[key] for key in self.keys()] for each in found
+            [_shown(getattr(each, key)) for key in self.keys()]
+            for each in plan.accelerators
         ]
+
+
+def _shown(value: Any) -> Any:
+    """A value, or what is set in an object, without its UUID."""
+    if not isinstance(value, objects_base.VersionedObject):
+        return value
+    found = {name: _shown(getattr(value, name)) for name in value.fields}
+    return {
+        name: each
+        for name, each in found.items()
+        if name != 'uuid' and each not in (None, [], {})
+    }
 
 
 class _Settle(base.Command, listing.Listing):

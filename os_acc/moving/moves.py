@@ -40,7 +40,7 @@ from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.kernel import boot
-from os_acc.moving import description
+from os_acc.moving import plans
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
@@ -49,14 +49,14 @@ LOG = logging.getLogger(__name__)
 def prepare(
     host: host_module.Host,
     instance_info: objects.InstanceInfo,
-    document: Any,
+    given: Any,
     migration_uuid: str,
     callback: progress.Callback | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.prepare."""
     call = _Call(host, instance_info, migration_uuid)
-    wanted = description.read(document, call.instance)
-    plans = plan.plan(host, instance_info, [w.request for w in wanted], False)
+    wanted = plans.read(given, call.instance)
+    asked = plan.plan(host, instance_info, [w.request for w in wanted], False)
     with call.begun(events.PREPARE, exception.PlugException, callback) as step:
         entries = call.entries()
         half_done = [e for e in entries if e.van.state not in states.WHOLE]
@@ -72,12 +72,12 @@ def prepare(
             plug.new_entry(
                 each, instance_info, False, now, host.owner, call.migration
             )
-            for each in plans
+            for each in asked
         ]
 
         def check() -> None:
             for entry, each in zip(new, wanted, strict=True):
-                each.check(entry.van)
+                plans.check_prepared(each, entry.van)
 
         plug.plug_new(host, new, step, states.INCOMING, check)
         return _vans(new)
@@ -319,7 +319,7 @@ def _release(
 def _check_prepared(
     call: _Call,
     entries: Sequence[journal.Entry],
-    wanted: Sequence[description.Accelerator],
+    wanted: Sequence[objects.MigrationAccelerator],
 ) -> None:
     """Check that a repeated prepare asks for what is prepared."""
     found = {entry.van.uuid: entry for entry in entries}
@@ -328,7 +328,7 @@ def _check_prepared(
     for each in wanted:
         entry = found[each.request.uuid]
         plan.check_same(each.request, entry.request)
-        each.check(entry.van)
+        plans.check_prepared(each, entry.van)
 
 
 def _vans(entries: Sequence[journal.Entry]) -> objects.VANList:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from os_acc.objects.host_info import HostInfo
     from os_acc.objects.host_info import HostPluginInfo
     from os_acc.objects.instance_info import InstanceInfo
+    from os_acc.objects.migration_plan import MigrationAccelerator
+    from os_acc.objects.migration_plan import MigrationPlan
     from os_acc.objects.port import PortBinding
     from os_acc.objects.report import ApplyReport
     from os_acc.objects.report import ApplyStep
@@ -58,6 +60,8 @@ _MODULES = {
     'HostPluginInfo': 'host_info',
     'InstanceInfo': 'instance_info',
     'MdevHandle': 'handle',
+    'MigrationAccelerator': 'migration_plan',
+    'MigrationPlan': 'migration_plan',
     'PCIHandle': 'handle',
     'PortBinding': 'port',
     'RecoveryReport': 'report',
@@ -86,6 +90,8 @@ __all__ = [
     'HostPluginInfo',
     'InstanceInfo',
     'MdevHandle',
+    'MigrationAccelerator',
+    'MigrationPlan',
     'PCIHandle',
     'PortBinding',
     'RecoveryReport',

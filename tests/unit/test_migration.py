@@ -41,9 +41,9 @@ def described(hosts, info):
 
 
 def prepared(hosts, info, migration_uuid=MIGRATION):
-    document = described(hosts, info)
+    plan = described(hosts, info)
     with hosts.on(TARGET):
-        return migration.prepare(info, document, migration_uuid)
+        return migration.prepare(info, plan, migration_uuid)
 
 
 def handed_over(hosts, info, live=False):
@@ -129,12 +129,29 @@ def test_each_call_may_be_repeated(hosts, info):
     assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 0
 
 
-def test_the_description_can_go_over_a_network(hosts, info):
-    document = json.loads(json.dumps(described(hosts, info)))
-    assert document['way'] == 'replug'
-    assert document['version'] == 1
+def sent(plan):
+    """The primitive of a plan, as it comes over a network."""
+    return json.loads(json.dumps(plan.obj_to_primitive()))
+
+
+def test_the_plan_can_go_over_a_network(hosts, info):
+    plan = described(hosts, info)
+    assert (plan.way, plan.obstacles) == ('replug', [])
+    assert objects.MigrationPlan.obj_from_primitive(sent(plan)) == plan
     with hosts.on(TARGET):
-        migration.prepare(info, document, MIGRATION)
+        first = migration.prepare(info, sent(plan), MIGRATION)
+        again = migration.prepare(info, plan, MIGRATION)
+    assert [v.handle.identity for v in first] == [
+        v.handle.identity for v in again
+    ]
+
+
+def test_a_plan_of_a_later_minor_version_is_read(hosts, info):
+    primitive = sent(described(hosts, info))
+    primitive['versioned_object.version'] = '1.7'
+    primitive['versioned_object.data']['more'] = 5
+    with hosts.on(TARGET):
+        assert len(migration.prepare(info, primitive, MIGRATION)) == 2
 
 
 def conflict(reason):
@@ -181,9 +198,9 @@ def test_calls_in_a_wrong_order_are_refused(hosts, info):
         on(hosts, SOURCE, migration.finish, info, MIGRATION)
     with conflict('is incoming'):
         on(hosts, TARGET, migration.hand_over, info, MIGRATION)
-    document = described(hosts, info)
+    plan = described(hosts, info)
     with conflict('is plugged, expected incoming'):
-        on(hosts, SOURCE, migration.prepare, info, document, MIGRATION)
+        on(hosts, SOURCE, migration.prepare, info, plan, MIGRATION)
     on(hosts, SOURCE, migration.hand_over, info, MIGRATION)
     with conflict('its guest runs on this host; abort it'):
         on(hosts, SOURCE, migration.finish, info, MIGRATION)
@@ -194,14 +211,14 @@ def test_calls_in_a_wrong_order_are_refused(hosts, info):
 
 
 def test_another_handle_or_mdev_type_is_undone(hosts, info):
-    document = described(hosts, info)
-    for key, value in (
+    plan = described(hosts, info)
+    for field, value in (
         ('driver', 'pci'),
         ('handle_type', 'PCIHandle'),
         ('mdev_type', 'nvidia-1'),
     ):
-        wrong = copy.deepcopy(document)
-        wrong['accelerators'][1][key] = value
+        wrong = copy.deepcopy(plan)
+        setattr(wrong.accelerators[1], field, value)
         with pytest.raises(exception.PlugException, match=value):
             on(hosts, TARGET, migration.prepare, info, wrong, MIGRATION)
         assert TARGET not in hosts.states(info.uuid)
@@ -216,67 +233,113 @@ def test_too_few_devices_leave_nothing(hosts, info):
     hosts.check_devices(TARGET)
 
 
+def of(*keys):
+    """The keys of a field in a primitive; a number is that of an item."""
+    found = []
+    for key in keys:
+        found += [key] if isinstance(key, int) else [DATA, key]
+    return found
+
+
+DATA, NAME, VERSION = (
+    f'versioned_object.{each}' for each in ('data', 'name', 'version')
+)
+OTHER = str(uuid.uuid4())
+HANDLE = objects.TestHandle(name='t').obj_to_primitive()
+PORT = objects.PortBinding(vlan_qos=1).obj_to_primitive()
+FIRST = of('accelerators', 0)
+ASKED = [*FIRST, DATA, 'request']
 WRONG = [
-    ([], 'document', 'an object with the keys version'),
-    ({'version': 2}, 'version', 'expected 1'),
-    ({'instance_uuid': 'x'}, 'instance_uuid', 'the instance to prepare'),
-    ({'way': 'fast'}, 'way', 'live, replug or cold'),
-    ({'accelerators': []}, 'accelerators', '1 to 256'),
-    ({'accelerator': []}, 'accelerator', "did you mean 'accelerators'"),
+    ([NAME], 'VAN', NAME, 'expected MigrationPlan'),
+    ([VERSION], '2.0', VERSION, 'a version 1.x'),
+    ([VERSION], 1, VERSION, 'a version 1.x'),
+    ([DATA], [], DATA, 'an object'),
+    (of('instance_uuid'), 'x', 'instance_uuid', 'a UUID'),
+    (of('instance_uuid'), OTHER, 'instance_uuid', 'instance to prepare'),
+    (of('way'), 'fast', 'way', 'live or replug or cold'),
+    (of('obstacles'), 'no', 'obstacles', 'a list of texts'),
+    (of('obstacles'), ['no'], 'obstacles', 'none'),
+    (of('accelerators'), None, 'accelerators', 'a list of 1 to 256'),
+    (of('accelerators'), [], 'accelerators', 'a list of 1 to 256'),
+    (of('accelerators'), [0] * 257, 'accelerators', 'a list of 1 to 256'),
+    (FIRST, 5, 'accelerators[0]', 'os_acc.objects.MigrationAccelerator'),
 ]
 WRONG_ACCELERATORS = [
-    ({'uuid': 'x'}, 'uuid', 'UUID'),
-    ({'uuid': 5}, 'uuid', 'the UUID of the VAN'),
-    ({'driver': None}, 'driver', 'the name of a driver'),
-    ({'obstacle': 'no'}, 'obstacle', 'cannot move'),
-    ({'request': {'bitstreams': ''}}, 'request.bitstreams', "'bitstream'"),
-    ({'request': {'resource_class': 'a/b'}}, 'request.resource_class', ''),
-    ({'request': {'traits': 'T'}}, 'request.traits', 'a list of traits'),
-    ({'request': {'bitstream': 'ftp://x'}}, 'request.bitstream', 'path'),
-    ({'request': {'port': {'vlan': 5000}}}, 'request.port.vlan', ''),
-    ({'request': {'port': {'vlan_qos': 1}}}, 'request.port.vlan_qos', 'vlan'),
-    ({'request': {'port': {'mac': ''}}}, 'request.port.mac', 'mac_address'),
-    ({'request': {'port_uuid': '1'}}, 'request.port_uuid', 'UUID'),
+    ([VERSION], '3.1', VERSION, 'a version 1.x'),
+    (of('uuid'), 'x', 'uuid', 'a UUID'),
+    (of('driver'), None, 'driver', 'a value'),
+    (of('mdev_type'), 'a/b', 'mdev_type', ''),
+    (of('live_migratable'), 'no', 'live_migratable', 'True or False'),
+    (of('left_behind'), {}, 'left_behind', 'a text'),
+    (of('obstacle'), 'no', 'obstacle', 'None'),
+    (of('request'), None, 'request', 'os_acc.objects.AcceleratorRequest'),
+]
+WRONG_REQUESTS = [
+    ([NAME], 'VAN', NAME, 'expected AcceleratorRequest'),
+    (of('uuid'), OTHER, 'uuid', 'as of the VAN'),
+    (of('resource_class'), 'a/b', 'resource_class', ''),
+    (of('traits'), 'T', 'traits', 'a list of texts'),
+    (of('bitstream'), 'ftp://x', 'bitstream', 'path'),
+    (of('handle'), HANDLE, 'handle', 'None'),
+    (of('port_uuid'), '1', 'port_uuid', 'a UUID'),
+    (of('port'), 5, 'port', 'os_acc.objects.PortBinding'),
+    (of('port'), PORT, 'port.vlan_qos', 'vlan'),
 ]
 
 
 @pytest.mark.parametrize(
-    'change,field,expected',
+    'outer,prefix,cases',
     [
-        *WRONG,
-        *(
-            ({'accelerators': [change]}, f'accelerators[0].{field}', expected)
-            for change, field, expected in WRONG_ACCELERATORS
-        ),
+        ([], 'plan', WRONG),
+        (FIRST, 'plan.accelerators[0]', WRONG_ACCELERATORS),
+        (ASKED, 'plan.accelerators[0].request', WRONG_REQUESTS),
     ],
 )
-def test_a_wrong_description_touches_nothing(
-    hosts, info, change, field, expected
-):
-    document = described(hosts, info)
-    if isinstance(change, dict):
-        for name, value in change.items():
-            if name == 'accelerators' and value:
-                value = [{**document[name][0], **value[0]}]
-            document[name] = value
-    else:
-        document = change
-    with pytest.raises(exception.InvalidRequest) as caught:
-        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
-    assert caught.value.kwargs['subject'] == 'description'
-    assert caught.value.kwargs['field'] == field
-    assert expected in str(caught.value)
+def test_a_wrong_plan_touches_nothing(hosts, info, outer, prefix, cases):
+    plan = described(hosts, info)
+    for keys, value, field, expected in cases:
+        primitive = place = sent(plan)
+        *before, last = [*outer, *keys]
+        for key in before:
+            place = place[key]
+        place[last] = value
+        with pytest.raises(exception.InvalidRequest) as caught:
+            on(hosts, TARGET, migration.prepare, info, primitive, MIGRATION)
+        assert caught.value.kwargs['field'] == f'{prefix}.{field}'
+        assert expected in str(caught.value)
     assert TARGET not in hosts.states(info.uuid)
 
 
-@pytest.mark.parametrize(
-    'key', ['version', 'instance_uuid', 'way', 'accelerators']
-)
-def test_a_missing_key_is_named(hosts, info, key):
-    document = described(hosts, info)
-    del document[key]
-    with pytest.raises(exception.InvalidRequest, match=f'{key} is None'):
-        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
+def test_what_is_no_plan_is_refused(hosts, info):
+    for wrong in (None, [], 'plan', {}, info):
+        with pytest.raises(exception.InvalidRequest, match='MigrationPlan'):
+            on(hosts, TARGET, migration.prepare, info, wrong, MIGRATION)
+
+
+def test_a_plan_with_a_handle_or_a_van_twice_is_refused(hosts, info):
+    plan = described(hosts, info)
+    plan.accelerators[1] = plan.accelerators[0]
+    with pytest.raises(exception.InvalidRequest, match='each request once'):
+        on(hosts, TARGET, migration.prepare, info, plan, MIGRATION)
+    plan.accelerators[0].request.handle = objects.TestHandle(name='t')
+    with pytest.raises(exception.InvalidRequest, match=r'request\.handle is'):
+        on(hosts, TARGET, migration.prepare, info, plan, MIGRATION)
+    assert TARGET not in hosts.states(info.uuid)
+
+
+def test_an_unset_field_is_named(hosts, info):
+    plan = described(hosts, info)
+    for name in plan.fields:
+        unset = objects.MigrationPlan.partial(
+            **{
+                each: getattr(plan, each)
+                for each in plan.fields
+                if each != name
+            }
+        )
+        match = rf'plan\.{name} is None'
+        with pytest.raises(exception.InvalidRequest, match=match):
+            on(hosts, TARGET, migration.prepare, info, unset, MIGRATION)
 
 
 def test_a_wrong_uuid_is_refused(hosts, info):
@@ -305,7 +368,7 @@ def test_the_way(hosts, info, monkeypatch, moves, migratable, live, way):
         for entry in entries:
             entry.van.live_migratable = migratable
         os_acc.this_host().journal.save_all([e.van for e in entries])
-    assert described(hosts, info)['way'] == way
+    assert described(hosts, info).way == way
 
 
 def test_a_request_for_a_handle_asks_for_its_class(hosts):
@@ -322,10 +385,10 @@ def test_a_request_for_a_handle_asks_for_its_class(hosts):
         ]
         request.handle = handles[0]
         os_acc.plug(info, [request])
-    (each,) = described(hosts, info)['accelerators']
-    assert each['request']['resource_class'] == 'CUSTOM_FAKE_TEST'
-    assert each['request']['traits'] == ['CUSTOM_FAKE_DEVICE']
-    assert 'handle' not in each['request']
+    (each,) = described(hosts, info).accelerators
+    assert each.request.resource_class == 'CUSTOM_FAKE_TEST'
+    assert each.request.traits == ['CUSTOM_FAKE_DEVICE']
+    assert each.request.handle is None
     assert len(prepared(hosts, info)) == 1
 
 
@@ -339,13 +402,14 @@ def test_a_secret_in_a_url_is_an_obstacle(hosts, info, monkeypatch):
         return found
 
     monkeypatch.setattr(journal.Journal, 'entries', with_bitstream)
-    document = described(hosts, info)
+    plan = described(hosts, info)
     monkeypatch.undo()
-    first, second = document['accelerators']
-    assert 'secret' in first['obstacle']
-    assert second['obstacle'] is None
+    first, second = plan.accelerators
+    assert 'secret' in first.obstacle
+    assert second.obstacle is None
+    assert plan.obstacles == [f'VAN {first.uuid}: {first.obstacle}']
     with pytest.raises(exception.InvalidRequest, match=r'\[0\].obstacle'):
-        on(hosts, TARGET, migration.prepare, info, document, MIGRATION)
+        on(hosts, TARGET, migration.prepare, info, plan, MIGRATION)
 
 
 def recovered(hosts, name):

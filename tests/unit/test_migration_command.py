@@ -74,9 +74,9 @@ def test_check(run):
 
 
 def test_check_says_what_cannot_move(run, monkeypatch):
-    from os_acc.moving import description
+    from os_acc.moving import plans
 
-    monkeypatch.setattr(description, '_obstacle', lambda request: 'it is')
+    monkeypatch.setattr(plans, '_obstacle', lambda request: 'it is')
     result = run('migration', 'check', 'web')
     assert result.code == 3
     assert 'it is' in result.out

@@ -37,7 +37,7 @@ class Move:
         self.uuid = str(uuid.uuid4())
         self.source, self.target = source, target
         with hosts.on(source):
-            self.document = migration.describe(info)
+            self.plan = migration.describe(info)
         self.steps = [
             (target, self.prepare),
             (source, self.hand_over),
@@ -46,7 +46,7 @@ class Move:
         ]
 
     def prepare(self):
-        migration.prepare(self.info, self.document, self.uuid)
+        migration.prepare(self.info, self.plan, self.uuid)
 
     def hand_over(self):
         migration.hand_over(self.info, self.uuid, live=self.live)

@@ -35,7 +35,7 @@ class Move:
     def __init__(self, source, target, live):
         self.uuid = str(uuid.uuid4())
         self.source, self.target, self.live = source, target, live
-        self.next, self.caller, self.document = 0, True, None
+        self.next, self.caller, self.plan = 0, True, None
 
 
 class Model:
@@ -128,7 +128,7 @@ class Model:
             (move.source, lambda: self._describe(each)),
             (
                 move.target,
-                lambda: migration.prepare(info, move.document, move.uuid),
+                lambda: migration.prepare(info, move.plan, move.uuid),
             ),
             (
                 move.source,
@@ -157,7 +157,7 @@ class Model:
 
     def _describe(self, each):
         move = self.moves[each]
-        move.document = migration.describe(self.infos[each])
+        move.plan = migration.describe(self.infos[each])
 
     def _move(self, each):
         guests, move = self.hosts.guests, self.moves[each]

@@ -49,6 +49,8 @@ HASHES = {
     'HostPluginInfo': '1.1-03bdd99966f9595fa1cc590ca967183d',
     'InstanceInfo': '1.2-e0a7f1afd84366433fbd935481e556a4',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
+    'MigrationAccelerator': '1.0-4a711d41c3c59b7ae6a417efccceec0e',
+    'MigrationPlan': '1.0-6e3c65f2ca0b86ac613601ae53d20307',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
     'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
@@ -83,6 +85,11 @@ FIELDS = {
     'HostPluginInfo': 'guest_config_format handle_info plugin_name',
     'InstanceInfo': 'hypervisor_id image_id name process project_id uuid',
     'MdevHandle': 'parent type uuid',
+    'MigrationAccelerator': (
+        'driver handle_type left_behind live_migratable mdev_type obstacle '
+        'request uuid way'
+    ),
+    'MigrationPlan': 'accelerators instance_uuid obstacles way',
     'PCIHandle': 'address managed physical_network',
     'PortBinding': (
         'mac_address physical_network spoof_check trusted vlan vlan_qos'
@@ -676,6 +683,8 @@ class TestVersions:
         assert ' '.join(programming['enum']) == 'none single dynamic'
         state = objects.DeviceHandleInfo.fields['state'].get_schema()
         assert ' '.join(state['enum']) == 'free used host absent reserved'
+        way = objects.MigrationPlan.fields['way'].get_schema()
+        assert ' '.join(way['enum']) == 'live replug cold'
 
     def test_all_of_ours_are_pinned(self):
         registered = base.VersionedObjectRegistry.obj_classes()
