@@ -13,6 +13,7 @@ import random
 import tempfile
 import uuid
 
+import examples
 import hypothesis
 from hypothesis import strategies as st
 import moving_hosts
@@ -298,7 +299,7 @@ def run(seed, steps):
             hosts.close()
 
 
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=examples.costly(6))
 @hypothesis.given(seed=st.integers(0, 1 << 32))
 def test_random_migrations(seed):
     run(seed, STEPS)
