@@ -245,9 +245,14 @@ class Contents:
         inside = self.inside()
         if wanted.matches(inside, exact=False):
             return HOLDS
+        record = self.record()
+        if record is not None and record.state == programs.PROGRAMMING:
+            # A VAN for the same function waits, and then shares the slot.
+            same = function_ids.same(record.function_id, wanted.function_id)
+            return HOLDS if same and wanted.function_id else IN_USE
         if self.users():
             return IN_USE
-        if coming := self._coming():
+        if coming := self._requested():
             same = all(
                 function_ids.same(wanted.function_id, f) for f in coming
             )
@@ -265,13 +270,6 @@ class Contents:
         if kept.is_kept(self.driver.journal, function_id):
             return KEPT
         return otherwise
-
-    def _coming(self) -> list[str | None]:
-        """The functions that the slot will have in a moment."""
-        record = self.record()
-        if record is not None and record.state == programs.PROGRAMMING:
-            return [record.function_id, *self._requested()]
-        return self._requested()
 
     def _requested(self) -> list[str | None]:
         """The functions that VANs with a handle of the slot wait for."""

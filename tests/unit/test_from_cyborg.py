@@ -221,7 +221,7 @@ def test_bound(cloud, api):
     [
         ({'hostname': 'node-9'}, ['hostname', 'node-9', "'vm'"]),
         ({'state': 'Initial'}, ['state', 'Initial', 'not bound yet']),
-        ({'state': 'BindStarted'}, ['BindStarted', 'not ended']),
+        ({'state': 'BindStarted'}, ['BindStarted', 'not finished']),
         ({'state': 'BindFailed'}, ['BindFailed', 'the logs of Cyborg']),
         ({'state': 'Unbound'}, ['Unbound', 'was unbound']),
         ({'state': 'UnbindFailed'}, ['UnbindFailed', 'unbind failed']),
@@ -409,7 +409,7 @@ def test_a_cyborg_that_cannot_list(run, cloud):
         ([], 2, INSTANCE),
         ([bound(hostname='node-9')], 2, 'hostname'),
         ([bound(state='BindFailed')], 2, 'ARQNotBound'),
-        ([bound(state='BindStarted')], 2, 'its bind has not ended'),
+        ([bound(state='BindStarted')], 2, 'its bind has not finished'),
         ([bound(device_profile_name='zip')], 1, "no device profile 'zip'"),
     ],
 )

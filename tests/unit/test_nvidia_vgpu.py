@@ -181,7 +181,7 @@ class TestCapacity:
         os_acc.plug(devices.instance(), [devices.pci(VF)])
         err = cause(devices.pci(OTHER))
         assert isinstance(err, exception.DeviceBusy)
-        assert 'at most 1 of this type' in str(err)
+        assert 'at most 1 vGPUs of this type' in str(err)
         assert card.kind_of(OTHER) == 0
 
     def test_another_size_takes_the_room(self, limited):

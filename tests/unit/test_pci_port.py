@@ -470,7 +470,7 @@ def test_no_vf_of_a_nic(nics):
         err = cause(request(address, physical_network=None))
         assert isinstance(err, exception.DeviceError)
         assert f'PCI function {address}' in str(err)
-        assert 'it is no VF of a NIC' in str(err)
+        assert 'it is not a VF of a NIC' in str(err)
     for address in (devices.PF, '0000:07:00.0'):
         (nics.pci / 'devices' / address).unlink()
 
@@ -499,7 +499,7 @@ def test_a_driver_that_does_not_tell(kept):
     kept.ports[PF][0]['trusted'] = None
     err = cause(request(VFS[0]))
     assert isinstance(err, exception.DeviceError)
-    assert 'does not tell trusted' in str(err)
+    assert 'does not report trusted' in str(err)
     assert not any('/vf/' in path for path, _ in kept.writes)
     instance = devices.instance()
     os_acc.plug(instance, [request(VFS[0], trusted=None)])
