@@ -251,7 +251,7 @@ def test_not_emptied_it_stays_in_error_and_on_vfio(here, drive):
     # Not even a caller that skips the clean-up gets it to the host's driver.
     with (
         devices.acting(),
-        pytest.raises(exception.CleaningFailed, match='guest.s data'),
+        pytest.raises(exception.CleaningFailed, match="guest's data"),
     ):
         privileged.give_back(devices.DISK, '1b36:0010', 2.0)
     assert here.driver_of(devices.DISK) == VFIO
