@@ -11,6 +11,7 @@ import pathlib
 import subprocess
 import sys
 
+from oslo_config import cfg
 import pytest
 
 from os_acc.kinds.fake.driver import hardware
@@ -139,7 +140,9 @@ def agent(site: Site, monkeypatch: pytest.MonkeyPatch):
     """ironic-python-agent's module hardware, with the manager of contrib."""
     monkeypatch.syspath_prepend(str(CONTRIB))
     monkeypatch.setenv('PATH', f'{BIN}:{os.environ["PATH"]}')
-    # It registers the options that the other modules of the agent read.
+    # It registers the options that the other modules of the agent read, which
+    # is refused once another test of this process has read a configuration.
+    cfg.CONF.reset()
     importlib.import_module('ironic_python_agent.config')
     module = importlib.import_module('ironic_python_agent.hardware')
     manager = importlib.import_module('os_acc_ironic.manager')

@@ -48,6 +48,8 @@ VANS = [str(uuid.uuid5(uuid.UUID(INSTANCE), name)) for name in 'ab']
 READING = {
     'acknowledged',
     'close',
+    'demand',
+    'desired',
     'entries',
     'events',
     'exists',
@@ -56,6 +58,7 @@ READING = {
     'instances',
     'kept',
     'measures',
+    'pools',
     'programs',
     'requests_of',
     'reservations',
