@@ -69,6 +69,18 @@ def _unknown(
     _refuse(place([*keys, key]), named([*keys, key]), value, expected)
 
 
+def at(
+    err: exception.InvalidRequest, keys: Path, place: Place
+) -> exception.InvalidRequest:
+    """Make the error of a value say where the value stands.
+
+    :param keys: of the value
+    """
+    return exception.InvalidRequest(
+        **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
+    )
+
+
 def named(keys: Path) -> str:
     """Write keys as one name: offered[0].address."""
     text = ''

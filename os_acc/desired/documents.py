@@ -234,13 +234,7 @@ def read(
         except exception.InvalidRequest as err:
             field = err.kwargs['field']
             keys = ['offered', number, *([field] if field in item else [])]
-            raise exception.InvalidRequest(
-                **{
-                    **err.kwargs,
-                    'subject': place(keys),
-                    'field': schemas.named(keys),
-                }
-            ) from err
+            raise schemas.at(err, keys, place) from err
     functions = []
     for number, item in enumerate(found.get('functions', ())):
         made = Function(**item)
@@ -295,14 +289,7 @@ def _checked(
         if made.bitstream is not None:
             reference.parse(made.bitstream)
     except exception.InvalidRequest as err:
-        keys = [*keys, where]
-        raise exception.InvalidRequest(
-            **{
-                **err.kwargs,
-                'subject': place(keys),
-                'field': schemas.named(keys),
-            }
-        ) from err
+        raise schemas.at(err, [*keys, where], place) from err
     return dataclasses.replace(made, device=device.address)
 
 
@@ -338,14 +325,7 @@ def _checked_pool(
         if made.bitstream is not None:
             reference.parse(made.bitstream)
     except exception.InvalidRequest as err:
-        keys = [*keys, where]
-        raise exception.InvalidRequest(
-            **{
-                **err.kwargs,
-                'subject': place(keys),
-                'field': schemas.named(keys),
-            }
-        ) from err
+        raise schemas.at(err, [*keys, where], place) from err
     if made.max is not None and made.max < made.least:
         keys = [*keys, 'max']
         expected = f'at least min_free, which is {made.least}'

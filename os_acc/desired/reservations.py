@@ -44,13 +44,7 @@ def read(
             where = 'function'
             device.function_id = made.function
         except exception.InvalidRequest as err:
-            raise exception.InvalidRequest(
-                **{
-                    **err.kwargs,
-                    'subject': place([PART, number, where]),
-                    'field': f'{PART}[{number}].{where}',
-                }
-            ) from err
+            raise schemas.at(err, [PART, number, where], place) from err
         found.append(dataclasses.replace(made, device=device.address))
     return found
 
