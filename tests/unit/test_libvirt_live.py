@@ -102,8 +102,11 @@ def test_runs_guest(plugin, daemon):
     domain.active = False
     assert plugin.runs_guest(INSTANCE) is False
     daemon.up = False
+    os_acc.CONF.set_override('connect_timeout', 0.1, 'os_acc_libvirt')
+    # The timeout is that of the first connection.
+    other = acc_plug_libvirt.LibvirtPlugin.load('libvirt')
     with pytest.raises(exception.HypervisorError):
-        plugin.runs_guest(INSTANCE)
+        other.runs_guest(INSTANCE)
 
 
 @pytest.fixture
