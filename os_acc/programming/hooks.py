@@ -9,8 +9,10 @@ import dataclasses
 import functools
 from importlib import metadata
 import logging
+from typing import Any
 
 from oslo_config import cfg
+from stevedore import named
 
 from os_acc import exception
 from os_acc.deadlines import waiting
@@ -53,7 +55,10 @@ class ProgrammedEvent:
 
 def call(event: ProgrammedEvent) -> None:
     """Call every hook. A hook that fails is logged and changes nothing."""
-    for hook in metadata.entry_points(group=GROUP):
+    # stevedore reads the installed packages once per process. None of the
+    # hooks is imported here: each is loaded when it is called.
+    found = named.NamedExtensionManager[Any](GROUP, names=[])
+    for hook in found.list_entry_points():
         try:
             waiting.at_most(
                 # The hook runs in another thread, with the same context.

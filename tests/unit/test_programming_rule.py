@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from concurrent import futures
 import contextvars
-from importlib import metadata
 import logging
 import time
 import uuid
@@ -18,6 +17,7 @@ import hypothesis
 from hypothesis import strategies
 import previews
 import pytest
+from stevedore import extension
 import vendor as vendor_module
 
 import os_acc
@@ -593,12 +593,8 @@ class Hook:
 @pytest.fixture
 def hooks(monkeypatch):
     found = []
-
-    def entry_points(group):
-        assert group == hooks_module.GROUP
-        return found
-
-    monkeypatch.setattr(metadata, 'entry_points', entry_points)
+    cache = extension.ExtensionManager.ENTRY_POINT_CACHE
+    monkeypatch.setitem(cache, hooks_module.GROUP, found)
     return found
 
 
