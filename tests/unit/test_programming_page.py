@@ -18,6 +18,7 @@ import command
 from oslo_utils import timeutils
 import pages
 import pytest
+from stevedore import extension
 import test_dfl
 import test_documentation
 import test_fpga_manager
@@ -135,6 +136,9 @@ def test_a_hook_of_another_package(kernel, tmp_path, monkeypatch):
     )
     test_documentation.install(directory, {'name': package, **project})
     monkeypatch.syspath_prepend(directory)
+    # This process may have read the list before.
+    cache = extension.ExtensionManager.ENTRY_POINT_CACHE
+    monkeypatch.delitem(cache, hooks.GROUP, raising=False)
     tool = card(kernel, tmp_path, vendor_module.FPGA)
     try:
         os_acc.program_device(vendor_module.FPGA, tool.bitstream('aes'), 'aes')
