@@ -332,20 +332,27 @@ def test_van_show(run):
 
 def test_van_list_loads_only_what_it_needs(tmp_path):
     script = (
-        'import json, sys; from os_acc.cli import app; '
+        'import json, os, sys; from os_acc.cli import app; '
         'code = app.main(sys.argv[1:]); '
-        'print(json.dumps(sorted(sys.modules)), file=sys.stderr)'
+        'found = [sorted(sys.modules), dict(os.environ)]; '
+        'print(json.dumps(found), file=sys.stderr)'
     )
     command = [sys.executable, '-W', 'ignore', '-c', script]
+    name = 'EVENTLET_NO_GREENDNS'
     done = subprocess.run(
         [*command, '--state-path', str(tmp_path), 'van', 'list'],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
+        env={k: v for k, v in os.environ.items() if k != name},
     )
-    loaded = json.loads(done.stderr.splitlines()[-1])
+    loaded, environment = json.loads(done.stderr.splitlines()[-1])
     assert 'os_acc.cli.van' in loaded
+    # The command of `os-acc run` gets the environment that its caller has.
+    assert name not in environment
+    assert 'eventlet' in loaded
+    assert not {'dns', 'eventlet.support.greendns'} & set(loaded)
     heavy = ('acc_plug_', 'lxml', 'libvirt', 'oslo_privsep', 'pyudev')
     ours = ('attach', 'cli.recover', 'discovery', 'doctor', 'drivers')
     heavy += tuple(f'os_acc.{name}' for name in ours)
