@@ -134,7 +134,7 @@ def test_what_is_free_can_be_taken_and_nothing_else(clean, wanted, taken):
             build(host, wanted)
             for name, value in {
                 'state_path': f'{directory}/state',
-                'device_timeout': 2.0,
+                'device_timeout': 60.0,
                 'release_timeout': 0.05,
             }.items():
                 os_acc.CONF.set_override(name, value, 'os_acc')

@@ -77,7 +77,7 @@ class Host(RuleBasedStateMachine):
         for name, value in {
             'state_path': str(root / 'state'),
             'release_timeout': 0.05,
-            'device_timeout': 1.0,
+            'device_timeout': 60.0,
             'lock_timeout': 5.0,
             'max_workers': 1,
         }.items():

@@ -169,6 +169,7 @@ def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
     os_acc.CONF.set_override('device_timeout', 0.2, 'os_acc')
     with pytest.raises(exception.UnplugException, match='earlier operation'):
         os_acc.unplug(instance)
+    os_acc.CONF.set_override('device_timeout', 60.0, 'os_acc')
     go_on.set()
     old.join()
     assert os_acc.unplug(instance) == 1
@@ -572,7 +573,7 @@ def test_an_mdev_that_comes_late_is_no_orphan(here):
         os_acc.plug(instance, [request])
     (van,) = os_acc.get_vans()
     assert van.state == 'error'
-    os_acc.CONF.set_override('device_timeout', 5.0, 'os_acc')
+    os_acc.CONF.set_override('device_timeout', 60.0, 'os_acc')
     assert [v.uuid for v in os_acc.recover().released] == [van.uuid]
     assert mdev.devices() == []
 

@@ -594,6 +594,7 @@ def test_it_does_not_come_back(tool, kernel):
     assert causes() == [(FPGA, rows.PROGRAMMING)]
     del kernel.handlers['rescan']
     kernel.come_back()
+    os_acc.CONF.set_override('device_timeout', 60.0, 'os_acc')
     kernel.write(f'{kernel.pci}/devices/{FPGA}/sriov_numvfs', '3')
     assert isinstance(devices.refused(request(tool)), exception.ExceptionBase)
     assert device(FPGA).health == 'unhealthy'

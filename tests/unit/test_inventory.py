@@ -87,7 +87,7 @@ def generated(values):
         for name, value in {
             'state_path': str(root / 'state'),
             'release_timeout': 0.05,
-            'device_timeout': 1.0,
+            'device_timeout': 60.0,
             'lock_timeout': 5.0,
             'plugin': 'noop',
         }.items():

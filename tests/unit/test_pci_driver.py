@@ -386,7 +386,7 @@ def test_a_write_that_blocks_ends_at_its_deadline(here):
     (van,) = os_acc.get_vans(instance)
     assert van.state == 'error'
     go_on.set()
-    os_acc.CONF.set_override('device_timeout', 5.0, 'os_acc')
+    os_acc.CONF.set_override('device_timeout', 60.0, 'os_acc')
     assert [v.uuid for v in os_acc.recover().released] == [van.uuid]
 
 

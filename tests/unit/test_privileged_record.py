@@ -425,6 +425,7 @@ def test_the_step_that_takes_too_long_is_named(here):
     ):
         os_acc.unplug(instance)
     del here.explicit_bind
+    os_acc.CONF.set_override('device_timeout', 60.0, 'os_acc')
     assert len(os_acc.recover().released) == 1
 
 
