@@ -31,7 +31,7 @@ from os_acc import loader
 from os_acc import objects
 from os_acc.journal import codec
 from os_acc.journal import schema
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 
 COUNT = 8
 ROWS = 10_000
@@ -135,7 +135,7 @@ def _entry(number: int) -> journal.Entry:
         device=request.handle.address,
         driver_data={'driver': 'nvme'},
         guest_config='<hostdev/>',
-        boot_id=boot.boot_id(),
+        boot_id=sysfs.boot_id(),
         created_at=now,
         updated_at=now,
     )

@@ -34,7 +34,7 @@ from os_acc import loader
 from os_acc import objects
 from os_acc.attach import recorder
 from os_acc.journal import events
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 
 Requests = Sequence[objects.AcceleratorRequest]
 
@@ -370,7 +370,7 @@ def _fill(state_path: pathlib.Path, rows: int) -> None:
             state='plugged',
             handle=request.handle,
             device=request.handle.address,
-            boot_id=boot.boot_id(),
+            boot_id=sysfs.boot_id(),
             created_at=now,
             updated_at=now,
         )

@@ -17,9 +17,9 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc.journal import health as rows
 from os_acc.kernel import aer
-from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 
@@ -99,7 +99,7 @@ def _slot_of(address: str) -> str:
 
 def counts(found: rows.Health) -> bool:
     """Whether a row of the journal means anything in this boot."""
-    return found.cause != rows.REBOOT or found.boot_id == boot.boot_id()
+    return found.cause != rows.REBOOT or found.boot_id == sysfs.boot_id()
 
 
 def check(journal: journal_module.Journal, device: str) -> None:
@@ -154,7 +154,7 @@ def _row(
         device=device,
         cause=cause,
         reason=reason,
-        boot_id=boot.boot_id(),
+        boot_id=sysfs.boot_id(),
         since=timeutils.utcnow(with_timezone=True).isoformat(),
         driver=driver,
         announced=announced,

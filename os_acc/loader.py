@@ -26,7 +26,7 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.options import placement as placement_opts
-from os_acc.options import places
+from os_acc.options import values
 
 DRIVERS = 'os_acc.drivers'
 PLUGINS = 'os_acc.plugins'
@@ -110,7 +110,7 @@ class Extensions:
             return f'it failed to load: {error}'
         known = sorted(loaded)
         names = ', '.join(known) or 'none'
-        return f'the loaded {kind}s are: {names}{places.meant(name, known)}'
+        return f'the loaded {kind}s are: {names}{values.meant(name, known)}'
 
     def driver_for(
         self, request: objects.AcceleratorRequest, preferred: Sequence[str]

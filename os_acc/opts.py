@@ -16,7 +16,6 @@ from os_acc import exception
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.options import common
 from os_acc.options import placement as placement_opts
-from os_acc.options import places
 from os_acc.options import values as option_values
 
 GROUP = common.GROUP
@@ -90,14 +89,14 @@ def unknown(
     for group, options in (*_OWN, *groups):
         names = known.setdefault(group, set())
         for option in options:
-            names |= places.names(option)
+            names |= option_values.names(option)
     # Names with "-" are the same as those with "_".
     plain = {_plain(group): group for group in known}
     found: list[Unknown] = []
-    for place in places.every(conf):
+    for place in option_values.every(conf):
         if place.group in known:
             if place.name not in known[place.group]:
-                near = places.meant(place.name, known[place.group])
+                near = option_values.meant(place.name, known[place.group])
                 text = f'{place}: [{place.group}] has no option {place.name}'
                 others = f'; it has {_list(known[place.group])}'
                 found.append(Unknown(text + (near or others), bool(near)))
@@ -105,7 +104,7 @@ def unknown(
             group = plain.get(_plain(place.group), '')
             near = f"; did you mean '{group}'?" if group else ''
             if place.group.startswith(GROUP):
-                near = near or places.meant(place.group, known, 0.9)
+                near = near or option_values.meant(place.group, known, 0.9)
             if near:
                 text = f'{place}: there is no group {place.group}{near}'
                 found.append(Unknown(text, True))

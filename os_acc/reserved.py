@@ -19,7 +19,7 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.refusals import report_refusals
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ def check(
             continue
         reason = None
         if each.function is not None and not (
-            function and function_ids.same(function, each.function)
+            function and forms.same_function(function, each.function)
         ):
             reason = report_refusals.FOR_FUNCTION.say(
                 function=each.function, wanted=function or 'none'

@@ -14,7 +14,7 @@ from typing import Any
 
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
-from os_acc.privileged.kernel import file_owner
+from os_acc.privileged import file_owners
 
 ROOT, DISK = 0, 6
 
@@ -32,8 +32,8 @@ class Nodes:
 
     def install(self, patch: Any) -> None:
         patch.setattr(device_files, 'status', self.status)
-        patch.setattr(file_owner, 'set_owner', self._set_owner)
-        patch.setattr(file_owner, 'set_mode', self._set_mode)
+        patch.setattr(file_owners, 'set_owner', self._set_owner)
+        patch.setattr(file_owners, 'set_mode', self._set_mode)
 
     def add(
         self,

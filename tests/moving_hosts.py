@@ -29,8 +29,8 @@ from os_acc import objects
 from os_acc import opts
 from os_acc import plugin
 from os_acc.attach import recorder
-from os_acc.journal import commits
-from os_acc.kernel import boot
+from os_acc.journal import store
+from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.kinds.fake.driver.hardware import Hardware
 from os_acc.testing import mortal
@@ -120,13 +120,13 @@ class Hosts:
         self.boots = dict.fromkeys(self.names, 0)
         self.now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         patch.setattr(timeutils, 'utcnow', lambda with_timezone: self.now)
-        patch.setattr(boot, 'boot_id', self._boot_id)
+        patch.setattr(sysfs, 'boot_id', self._boot_id)
         # A slow call would write its events earlier: one more change.
         patch.setattr(recorder, 'LONG_CALL', math.inf)
         patch.setattr(loader, 'load_all', self._load)
         for owner, name, label in (
             (journal.Journal, 'save', mortal.SAVE),
-            (commits.Commits, 'write', mortal.COMMIT),
+            (store.Commits, 'write', mortal.COMMIT),
         ):
             mortal.watch_calls(patch, self.mortal, owner, name, label)
         self._fixture = fixture.OSAccFixture(str(directory / 'state'))
@@ -302,7 +302,7 @@ class Hosts:
         """
         with self.on(name):
             vans = os_acc.get_vans()
-            now = boot.boot_id()
+            now = sysfs.boot_id()
         held = {van.handle.identity: van.uuid for van in vans}
         lost = {v.handle.identity for v in vans if v.boot_id != now}
         used = Hardware(self._hardware(name)).in_use()

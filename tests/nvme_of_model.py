@@ -22,7 +22,7 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import sysfs
 from os_acc.privileged import command
-from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 from os_acc.privileged.nvme_of import commands as nvme_of_commands
 from os_acc.testing import kernel as kernel_module
 
@@ -111,7 +111,7 @@ class Fabric:
         Connector.fabric = self
         # Each write of a note or of the record is a step, too.
         for name in ('write', 'delete'):
-            act = getattr(root_files.RootFiles, name)
+            act = getattr(root_folder.RootFiles, name)
 
             def step(files: Any, file: str, *text: str, act: Any = act) -> Any:
                 if 'held' not in files.path('') and (
@@ -122,7 +122,7 @@ class Fabric:
                     f'note/{file}', '', lambda: act(files, file, *text)
                 )
 
-            patch.setattr(root_files.RootFiles, name, step)
+            patch.setattr(root_folder.RootFiles, name, step)
 
     def real_brick(self, patch: Any) -> None:
         """Use os-brick's connector."""

@@ -5,8 +5,8 @@
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
+from os_acc.availability.host_signs import blind_spots
 from os_acc.availability.host_signs import table
-from os_acc.availability.host_signs import ways
 
 _WIDTHS = (40, 45, 15)
 
@@ -54,7 +54,7 @@ class HostWays(_Table):
     head = 'What it tells'
 
     def rows(self):
-        return ways.WAYS
+        return blind_spots.WAYS
 
 
 def setup(app):

@@ -21,7 +21,7 @@ from os_acc import plugin as plugin_base
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import base
 from os_acc.objects import van as states
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -422,5 +422,5 @@ def _comparable(name: str, value: Any) -> Any:
         # The journal does not have the secrets of a URL.
         return bitstream_reference.masked(value)
     if value is not None and name == 'function_id':
-        return function_ids.canonical(value)
+        return forms.function_id(value)
     return value

@@ -23,7 +23,7 @@ from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _take_up(
     half_done = [e for e in asked if e.van.state != states.PLUGGED]
     release_half_done(host, instance_info, half_done, step)
     prepare.make_intact(host, list(plugged.values()), step, live)
-    now = boot.boot_id()
+    now = sysfs.boot_id()
     return [
         plugged.get(plan.request.uuid)
         or new_entry(plan, instance_info, live, now, host.owner)

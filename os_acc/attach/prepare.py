@@ -15,7 +15,7 @@ from os_acc import objects
 from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import steps
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def restore(
     ready = [e for e in entries if e.van.uuid not in failed]
     failed |= restore_attachments(ready, step)
     done = [e.van for e in ready if e.van.uuid not in failed]
-    now = boot.boot_id()
+    now = sysfs.boot_id()
     for van in done:
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'prepared again%s: %s',
@@ -136,7 +136,7 @@ def make_intact(
         cannot be examined
     :raises DeviceError: if a device is lost and live is True
     """
-    now = boot.boot_id()
+    now = sysfs.boot_id()
     stale = {e.van.uuid for e in entries if e.van.boot_id != now}
     lost = {
         e.van.uuid

@@ -23,10 +23,8 @@ import itertools
 
 from os_acc import exception
 from os_acc.availability import companions
-from os_acc.availability import group_use
 from os_acc.availability import host_use
 from os_acc.availability import storage
-from os_acc.availability import vfio_driver
 from os_acc.availability import vfio_rules
 from os_acc.claims import vans
 from os_acc.kernel import open_files
@@ -133,7 +131,7 @@ def obstacles(
         () if held else _unhealthy(function, holders),
         _host_uses(function, snapshot, as_root),
         _companions(along, holders, snapshot, as_root),
-        () if alone else group_use.obstacles(function, own, snapshot),
+        () if alone else host_use.group_obstacles(function, own, snapshot),
         _met(those, close=False),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
         () if users is None else _open(users),
@@ -211,7 +209,7 @@ def vfio_refusals(
     vfio_rules.of_host() is not included, because it is the same for all.
     """
     if vfio_rules.is_listed(function.ids) and not vfio.is_bound(function):
-        driver = vfio_driver.driver_for(function, spec or device_spec.Spec())
+        driver = vfio_rules.driver_for(function, spec or device_spec.Spec())
         reason = vfio_rules.denied(function.ids, driver)
         if reason is not None:
             yield reason

@@ -8,13 +8,16 @@ open_files finds the processes that have a device open.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 
 from os_acc import exception
 from os_acc.availability.host_signs import snapshot as snapshots
 from os_acc.availability.host_signs import table
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
+from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 
@@ -109,3 +112,39 @@ def _leaves_viable(member: pci.Function) -> bool:
         or member.driver in _HARMLESS
         or vfio.is_bound(member)
     )
+
+
+# Who uses the other functions of an IOMMU group.
+#
+# VFIO gives an IOMMU group to one guest as a whole.
+
+
+def group_obstacles(
+    function: pci.Function,
+    own: Collection[str],
+    snapshot: Snapshot | None,
+) -> Iterator[Reason]:
+    """Say why the host's use of its IOMMU group keeps a function from guests.
+
+    :param own: the addresses of those that the instance has or gets
+    """
+    group = function.iommu_group
+    if group is None:
+        yield refusals.NO_IOMMU_GROUP.say()
+        return
+    for member, use in in_group(function, snapshot):
+        if isinstance(member, str) or member.address not in own:
+            yield use
+    pf = _pf_in(function, group)
+    if pf is not None and vfio.is_bound(pf):
+        yield offer_refusals.PF_IN_GROUP.say(
+            group=group, pf=pf.address, driver=pf.driver
+        )
+
+
+def _pf_in(function: pci.Function, group: str) -> pci.Function | None:
+    """The PF of a VF, if it is in the IOMMU group of the VF."""
+    pf = function.physfn
+    if pf is None or pf not in pci.group_members(group):
+        return None
+    return pci.find(pf)

@@ -20,7 +20,7 @@ from os_acc.kernel import pci_scan
 from os_acc.kernel import sriov
 from os_acc.kernel import xrt
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 
 Kind = availability.Kind
 
@@ -84,9 +84,7 @@ class Proposal:
         lines = [f'# {self.address}: {self.what}']
         lines += [f'# {note}' for note in self.notes]
         if self.named_by is None:
-            lines += map(
-                spec_of_device.line, spec_of_device.entries(self.address)
-            )
+            lines += map(spec_entry.line, spec_entry.entries(self.address))
         return '\n'.join(lines) + '\n'
 
 

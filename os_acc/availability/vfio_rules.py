@@ -8,13 +8,13 @@ then would the kernel refuse.
 
 from __future__ import annotations
 
-import re
-
+from os_acc import exception
 from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 
 # The devices that vfio-pci itself refuses because of known errata:
 # vfio_pci_dev_in_denylist() in drivers/vfio/pci/vfio_pci.c, and
@@ -41,8 +41,6 @@ _INTERRUPT_REMAPPING = 1 << 3  # ecap_ir_support(), drivers/iommu/intel/iommu.h
 # drivers/vfio/vfio_iommu_type1.c, drivers/iommu/iommufd/device.c
 _UNSAFE_MODULES = ('vfio_iommu_type1', 'iommufd')
 _UNSAFE = 'allow_unsafe_interrupts'
-
-_IO_APIC = re.compile(r'\sIO-APIC\s')
 
 
 def is_listed(ids: str) -> bool:
@@ -106,19 +104,6 @@ def lacks_interrupt_remapping() -> bool:
     return False
 
 
-def remaps_no_interrupts() -> bool:
-    """Whether the kernel remaps no interrupts although it has an IO-APIC.
-
-    The kernel calls the IO-APIC IR-IO-APIC in /proc/interrupts while it
-    remaps (arch/x86/kernel/apic/io_apic.c). The file is long on large hosts.
-    """
-    try:
-        with open(f'{sysfs.PROC}/interrupts', encoding='ascii') as file:
-            return any(_IO_APIC.search(line) for line in file)
-    except FileNotFoundError:
-        return False
-
-
 def allows_unsafe_interrupts() -> bool:
     """Whether a guest may have devices without interrupt remapping."""
     return any(modules.is_on(name, _UNSAFE) for name in _UNSAFE_MODULES)
@@ -139,3 +124,30 @@ def _direct_region(group: str) -> str | None:
         if kind == 'direct':
             return f'{int(first, 16):#x}-{int(last, 16):#x}'
     return None
+
+
+# The VFIO driver that os-acc binds a function to.
+
+
+def driver_for(function: pci.Function, spec: device_spec.Spec) -> str:
+    """The module of the VFIO driver that os-acc binds a function to.
+
+    It is the entry's vfio_driver if that is set. Otherwise it is what
+    modules.alias says, which cannot be read in a container without the host's
+    /lib/modules: then it is vfio-pci.
+
+    :param spec: the entry of device_spec for it
+    :raises InvalidRequest: if vfio_driver is not the name of a VFIO driver
+    """
+    chosen = spec.vfio_driver
+    if chosen is None:
+        return modules.vfio_driver(function.modalias)
+    if not modules.is_name(chosen) or 'vfio' not in chosen:
+        raise exception.InvalidRequest(
+            subject='[os_acc] device_spec',
+            field='vfio_driver',
+            value=chosen,
+            expected='the name of a VFIO driver, such as vfio-pci or '
+            'mlx5_vfio_pci',
+        )
+    return chosen

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from os_acc import exception
 from os_acc.texts import documents
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 MAGIC = b'XeonFPGA\xb7GBSv001'
 #: The key magic-no of the metadata. Files in the older format GBS, which is
@@ -183,7 +183,7 @@ def _uuid(holder: Any, key: str, place: str, bitstream: str) -> str:
 
 def _digits(text: str) -> str | None:
     """The 32 digits of a UUID; None if it is none."""
-    found = uuid_forms.canonical(text)
+    found = forms.uuid(text)
     return None if found is None else found.replace('-', '')
 
 

@@ -22,8 +22,8 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
+from os_acc.texts import forms
 from os_acc.texts import masking
-from os_acc.texts import uuid_forms
 
 #: What replaces the user and password, or the query, in a masked URL.
 HIDDEN = masking.LEFT_OUT
@@ -179,7 +179,7 @@ def _parse(text: object) -> Reference:
         return _path(os.fsdecode(urllib.parse.unquote_to_bytes(match[1])))
     if text.startswith('/'):
         return _path(text)
-    uuid = uuid_forms.canonical(text)
+    uuid = forms.uuid(text)
     if uuid is None:
         _refuse(_EXPECTED)
     return Image(uuid)

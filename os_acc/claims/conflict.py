@@ -4,8 +4,8 @@
 
 Two claims of different owners exclude each other where they meet on a node,
 unless both are PART, or both share it and there is room. A claim on a node
-includes a claim PART on the nodes in which it is, see resource.claims_of(). So
-a node and what is in it exclude each other, too.
+includes a claim PART on the nodes in which it is, see claims_of(). So a node
+and what is in it exclude each other, too.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 
-from os_acc.claims import resource
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
     """What one VAN claims."""
 
     van_uuid: str
-    claims: tuple[resource.Claim, ...]
+    claims: tuple[Claim, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,10 +34,10 @@ class Conflict:
     :ivar shares: how many VANs share the node, if those are too many
     """
 
-    node: resource.Resource
+    node: Resource
     holding: Holding
-    wanted: resource.Mode
-    mode: resource.Mode
+    wanted: Mode
+    mode: Mode
     shares: int = 0
 
 
@@ -50,9 +48,7 @@ class Held:
     """
 
     def __init__(self, held: Iterable[Holding]) -> None:
-        self._by_node: dict[
-            resource.Resource, list[tuple[Holding, resource.Claim]]
-        ] = {}
+        self._by_node: dict[Resource, list[tuple[Holding, Claim]]] = {}
         for each in held:
             for claim in each.claims:
                 self._by_node.setdefault(claim.node, []).append((each, claim))
@@ -86,8 +82,91 @@ def conflicts(wanted: Holding, held: Iterable[Holding]) -> Iterator[Conflict]:
     return Held(held).conflicts(wanted)
 
 
-def _exclude(one: resource.Mode, other: resource.Mode) -> bool:
+def _exclude(one: Mode, other: Mode) -> bool:
     """Whether two modes exclude each other on one node."""
-    if resource.EXCLUSIVE in (one, other):
+    if EXCLUSIVE in (one, other):
         return True
-    return (one == resource.PART) != (other == resource.PART)
+    return (one == PART) != (other == PART)
+
+
+# The resources that VANs claim, and how they claim them.
+#
+# The resources of a host form a tree: a PCI function behind which there are
+# others, a PF, its VFs, and on each function its mediated devices and work
+# queues. IOMMU groups and chips are nodes beside that tree. What stands on
+# them belongs to one instance, so the instance is the owner of claims on them.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resource:
+    """A node of the tree.
+
+    :ivar kind: tells names of one kind from those of another
+    :ivar within: the node in which it is; None: no other one
+    """
+
+    kind: str
+    name: str
+    within: Resource | None = dataclasses.field(default=None, compare=False)
+
+    def above(self) -> Iterator[Resource]:
+        """The nodes in which it is, the next one first."""
+        found = self.within
+        while found is not None:
+            yield found
+            found = found.within
+
+    def __str__(self) -> str:
+        return f'{self.kind} {self.name}'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mode:
+    """How a node is claimed.
+
+    As locks of a database: EXCLUSIVE is X, shared() is S, PART is IX.
+
+    :ivar most: how many VANs may share the node; 0: any number
+    """
+
+    name: str
+    most: int = 0
+
+
+#: Nobody else may have the node or anything in it.
+EXCLUSIVE = Mode('exclusive')
+#: Something in the node is claimed.
+PART = Mode('part')
+
+
+def shared(most: int = 0) -> Mode:
+    """The mode of a node that several VANs have as a whole.
+
+    :param most: how many; 0: any number
+    """
+    return Mode('shared', most)
+
+
+#: The mode of a node that any number of VANs have as a whole.
+SHARED = shared()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim of a VAN on a node.
+
+    :ivar owner: claims of one owner never exclude each other. It is the VAN,
+        or what it belongs to: its instance, or the accelerator whose device
+        files it has
+    """
+
+    node: Resource
+    mode: Mode
+    owner: str
+
+
+def claims_of(node: Resource, mode: Mode, owner: str) -> Iterator[Claim]:
+    """Claim a node, and a part of each node in which it is."""
+    yield Claim(node, mode, owner)
+    for each in node.above():
+        yield Claim(each, PART, owner)

@@ -18,7 +18,7 @@ import contextvars
 import dataclasses
 
 from os_acc import exception
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 _LONGEST_PATH = 4096  # PATH_MAX of include/uapi/linux/limits.h
 
@@ -71,7 +71,7 @@ def from_wire(value: object) -> Holder:
         if (
             made.journal != ''
             and all(
-                each in ('', uuid_forms.canonical(each))
+                each in ('', forms.uuid(each))
                 for each in (made.journal, made.instance, made.van)
             )
             and len(made.path) <= _LONGEST_PATH

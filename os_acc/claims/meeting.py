@@ -11,9 +11,8 @@ import functools
 
 from os_acc.claims import conflict
 from os_acc.claims import facts
-from os_acc.claims import identities
 from os_acc.claims import nodes
-from os_acc.claims import resource
+from os_acc.claims import vans
 from os_acc.kinds.devfile import refusals as file_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
@@ -98,17 +97,17 @@ class Meeting:
         node, other = found.node, self.other
         if (relation := _RELATIONS.get(node.kind)) is not None:
             return relation
-        own = identities.function_in(self.wanted.handle)
-        named = identities.function_in(other.handle)
+        own = vans.function_in(self.wanted.handle)
+        named = vans.function_in(other.handle)
         if other.handle == self.wanted.handle or named == node.name == own:
             return Relation.SAME
         if (
             node == nodes.whole(own or '')
-            and found.mode == resource.PART
+            and found.mode == conflict.PART
             and named
         ):
             return Relation.BEHIND
-        if node.name == other.device and found.wanted != resource.PART:
+        if node.name == other.device and found.wanted != conflict.PART:
             return Relation.PART
         if named != node.name:
             return Relation.OTHER

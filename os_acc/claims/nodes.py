@@ -8,11 +8,13 @@ claims the node of that device, and needs to know nothing else of that kind.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from os_acc.claims import conflict
 from os_acc.claims import facts
-from os_acc.claims import resource
 from os_acc.kernel import pci
 
-Resource = resource.Resource
+Resource = conflict.Resource
 
 # Of the kinds of which errors say more than the kind.
 _TEXTS = {
@@ -21,30 +23,6 @@ _TEXTS = {
     'setting up of': 'the set of work queues of {name}, which is set up as a '
     'whole',
 }
-
-# Of which a VAN that claims them names a part in its handle or its device, or
-# is near it in a way that taken knows.
-_NAMED = frozenset(
-    {
-        'PCI function',
-        'whole PCI function',
-        'IOMMU group',
-        'place in an FPGA',
-        'card of',
-        'mdev',
-        'parent of mdevs',
-        'work queue',
-        'setting up of',
-        'namespace',
-        'disk',
-        'device file',
-        'device number',
-        'device',
-        'slot',
-        'bus group',
-        'handle',
-    }
-)
 
 
 def function(
@@ -157,23 +135,9 @@ def is_function(node: Resource) -> bool:
     return node.kind == 'PCI function'
 
 
-def is_named(node: Resource) -> bool:
-    """Whether names tell which VANs may claim a node.
-
-    If not, each VAN is asked what it claims: a kind of node that nobody has
-    described here takes time, and no device is given to two.
-    """
-    return node.kind in _NAMED
-
-
 def is_group(node: Resource) -> bool:
     """Whether a node is an IOMMU group."""
     return node.kind == 'IOMMU group'
-
-
-def is_handle(node: Resource) -> bool:
-    """Whether a node is an attach handle."""
-    return node.kind == 'handle'
 
 
 def is_in_fpga(node: Resource) -> bool:
@@ -202,3 +166,66 @@ def bus_group(bus: str) -> Resource:
 def handle(identity: str) -> Resource:
     """An attach handle, of whatever kind. No two VANs have the same one."""
     return Resource('handle', identity)
+
+
+# What is common to all that stands on PCI functions: group, chip, domain.
+
+
+def of_whole(
+    known: facts.Facts, address: str, mode: conflict.Mode, owner: str
+) -> Iterator[conflict.Claim]:
+    """Claim a function as one that others may be behind.
+
+    It counts for a VAN that only asks for a function, too. Such a VAN does not
+    have it yet, so it claims nothing else. VANs that want a PF and its VF come
+    one after the other, by the lock of the PF; these here have other locks.
+
+    :param mode: EXCLUSIVE for the function, SHARED for files of it
+    """
+    yield conflict.Claim(whole(address), mode, owner)
+    function = known.function(address)
+    for each in function.behind if function is not None else ():
+        yield conflict.Claim(whole(each), conflict.PART, owner)
+
+
+def of_group(
+    known: facts.Facts, address: str, mode: conflict.Mode, instance: str
+) -> Iterator[conflict.Claim]:
+    """Claim the IOMMU group of a function, which one instance gets."""
+    function = known.function(address)
+    if function is not None and function.group is not None:
+        yield conflict.Claim(group(function.group), mode, instance)
+
+
+def of_chip(
+    known: facts.Facts,
+    address: str,
+    instance: str,
+    whole: bool,
+    pf: str | None = None,
+) -> Iterator[conflict.Claim]:
+    """Claim a place in the FPGA of a function.
+
+    Each PF of an FPGA has a place. Who has a PF may be able to program what
+    stands on the places of the others, so it shares these. VANs that have
+    files of one PF do not exclude each other here.
+
+    :param whole: whether a PF, or a file of it, is claimed; no part of it
+    :param pf: of a VF that may not be there now; None: unknown
+    """
+    function = known.function(address)
+    if function is None and pf is not None:
+        function = known.function(pf)
+    if function is None or len(function.chip) < 2:
+        return
+    pf = function.parent
+    for each in function.chip:
+        place = place_in_fpga(each)
+        if each == pf:
+            yield conflict.Claim(place, conflict.PART, instance)
+        elif (
+            whole
+            and address == pf
+            and (each in function.fpgas or pf in function.fpgas)
+        ):
+            yield conflict.Claim(place, conflict.SHARED, instance)

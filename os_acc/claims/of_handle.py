@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from os_acc import kinds
 from os_acc.claims import conflict
 from os_acc.claims import facts
-from os_acc.claims import file_kinds
 from os_acc.claims import nodes
-from os_acc.claims import resource
 from os_acc.kernel import pci as functions
 from os_acc.kinds.devfile import claims as devfile
 from os_acc.kinds.drc import claims as drc
@@ -39,7 +37,7 @@ def holding(row: facts.Row, known: facts.Facts) -> conflict.Holding:
 
     If claims meet on one node, the strictest counts.
     """
-    found: dict[resource.Resource, resource.Claim] = {}
+    found: dict[conflict.Resource, conflict.Claim] = {}
     for each in _claims(row, known):
         other = found.get(each.node)
         if other is None or _rank(each) > _rank(other):
@@ -47,23 +45,23 @@ def holding(row: facts.Row, known: facts.Facts) -> conflict.Holding:
     return conflict.Holding(row.van_uuid, tuple(found.values()))
 
 
-def _rank(claim: resource.Claim) -> int:
-    if claim.mode == resource.EXCLUSIVE:
+def _rank(claim: conflict.Claim) -> int:
+    if claim.mode == conflict.EXCLUSIVE:
         return 2
-    return int(claim.mode != resource.PART)
+    return int(claim.mode != conflict.PART)
 
 
-def _claims(row: facts.Row, known: facts.Facts) -> Iterator[resource.Claim]:
+def _claims(row: facts.Row, known: facts.Facts) -> Iterator[conflict.Claim]:
     kind, _, rest = row.handle.partition('/')
     name, _, share = rest.partition('/')
-    yield resource.Claim(
-        nodes.handle(row.handle), resource.EXCLUSIVE, row.van_uuid
+    yield conflict.Claim(
+        nodes.handle(row.handle), conflict.EXCLUSIVE, row.van_uuid
     )
     if kind == 'pci' and functions.is_address(rest):
         yield from pci.claims(row, rest, known)
     elif kind == 'mdev':
         yield from mdev.claims(row, rest, known)
-    elif kind == 'file' and (own := file_kinds.kind_of(name)) is not None:
+    elif kind == 'file' and (own := kind_of(name)) is not None:
         yield from kinds.module(own, 'claims').claims(row, name, known)
     elif kind == 'file':
         yield from devfile.claims(row, name, share or None, known)
@@ -71,3 +69,22 @@ def _claims(row: facts.Row, known: facts.Facts) -> Iterator[resource.Claim]:
         yield from nvme_of.claims(row, rest)
     elif kind == 'drc':
         yield from drc.claims(row, rest, known)
+
+
+# Which kind gives out device files under a name: the name tells it.
+#
+# A kind whose handles are device files of its own has a module ``names``,
+# whose ``split()`` knows the names that it makes. All other names are
+# devfile's.
+
+
+def kind_of(name: str) -> str | None:
+    """The kind that makes such names of its own.
+
+    :param name: of a DeviceFileHandle
+    :returns: None if the driver devfile has it
+    """
+    for kind, names in kinds.having('names').items():
+        if names.split(name) is not None:
+            return kind
+    return None

@@ -15,6 +15,7 @@ from typing import Protocol
 from typing import Self
 
 from os_acc.claims import facts
+from os_acc.kernel import file_place
 from os_acc.kernel import pci
 from os_acc.refusals import reasons
 
@@ -158,3 +159,29 @@ class Vans:
     def on(self, device: str) -> Sequence[Holder]:
         """The VANs that have a device or a part of it."""
         return ()
+
+
+# What the identities of attach handles say of their devices.
+
+
+#: The prefix of the identity of each handle of device files.
+FILE = 'file/'
+
+
+def file_in(identity: str | None) -> str | None:
+    """The name of a DeviceFileHandle, by its identity; None: it is no such."""
+    if identity is None or not identity.startswith(FILE):
+        return None
+    return identity.removeprefix(FILE).partition('/')[0]
+
+
+def function_in(identity: str | None) -> str | None:
+    """The address of the PCI function that a handle stands for.
+
+    :param identity: of a PCIHandle, or of a DeviceFileHandle with a function
+        behind its files; None for any other
+    """
+    if (name := file_in(identity)) is not None:
+        return file_place.function_in(name)
+    kind, _, address = (identity or '').partition('/')
+    return address if kind == 'pci' and pci.is_address(address) else None

@@ -8,8 +8,8 @@ Root does not need them: it names the note that is in the way.
 from __future__ import annotations
 
 from os_acc import kinds
-from os_acc.claims import file_kinds
 from os_acc.claims import meeting
+from os_acc.claims import of_handle
 from os_acc.kernel import pci as functions
 from os_acc.kinds.devfile import words as devfile
 from os_acc.kinds.mdev import words as mdev
@@ -26,7 +26,7 @@ def why(met: meeting.Meeting) -> reasons.Reason:
     if kind == 'mdev':
         return mdev.why(met)
     if kind == 'file':
-        own = file_kinds.kind_of(rest.partition('/')[0])
+        own = of_handle.kind_of(rest.partition('/')[0])
         of_kind = devfile if own is None else kinds.module(own, 'words')
         found: reasons.Reason = of_kind.why(met)
         return found

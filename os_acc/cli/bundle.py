@@ -20,7 +20,7 @@ from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc.cli import base
 from os_acc.cli import doctor
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.operations import discovery
 from os_acc.texts import masking
 
@@ -118,7 +118,7 @@ def _versions() -> dict[str, Any]:
         'python': sys.version,
         'system': platform.freedesktop_os_release().get('PRETTY_NAME'),
         'kernel': f'{uname.release} {uname.version} {uname.machine}',
-        'boot_id': boot.boot_id(),
+        'boot_id': sysfs.boot_id(),
         'user_id': os.geteuid(),
         'packages': found,
     }

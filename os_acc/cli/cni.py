@@ -31,7 +31,7 @@ from os_acc.cli import exit_codes
 from os_acc.cli import run
 from os_acc.cli import selectors
 from os_acc.cli import waiting
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.objects import van as states
 from os_acc.operations import preview
 
@@ -250,7 +250,7 @@ def _check_attachment(
             entry = entries[request.uuid]
             plan.check_same(request, entry.request)
             van = entry.van
-            if van.state != states.PLUGGED or van.boot_id != boot.boot_id():
+            if van.state != states.PLUGGED or van.boot_id != sysfs.boot_id():
                 raise _not_as_added(
                     f'VAN {van.uuid} is not plugged: its state is '
                     f'{van.state}, of boot {van.boot_id}'

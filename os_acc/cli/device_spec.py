@@ -34,7 +34,7 @@ from os_acc.kinds.nvme_of import rules as nvme_of_availability
 from os_acc.privileged import notes
 from os_acc.spec import changing
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 from os_acc.spec import parts as spec_parts
 
 
@@ -175,7 +175,7 @@ class DeviceDeny(_Change):
     def _change(self, name: str, path: str) -> None:
         # An entry that denies counts for its address, whatever is there. What
         # is there now is remembered for the doctor.
-        ids = spec_of_device.ids_of(name)
+        ids = spec_entry.ids_of(name)
         was = {'was': ':'.join(ids.values())} if ids else {}
         changing.add(
             os_acc.CONF, path, {_key(name): name, 'deny': True, **was}
@@ -250,8 +250,8 @@ def _new_entries(name: str) -> list[dict[str, Any]]:
     if _is_path(name):
         place = file_groups.place_of(name)
         behind = place.function if place is not None else None
-        return [{_key(name): name, **spec_of_device.ids_of(behind or '')}]
-    return spec_of_device.entries(name)
+        return [{_key(name): name, **spec_entry.ids_of(behind or '')}]
+    return spec_entry.entries(name)
 
 
 def _file(path: str) -> file_groups.Accelerator | None:

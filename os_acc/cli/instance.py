@@ -28,7 +28,7 @@ from os_acc.cli import waiting
 from os_acc.cyborg import requests
 from os_acc.operations import planned as planned_module
 from os_acc.operations import preview
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 _INSTANCE = (
     'UUID of the instance, or any name, from which os-acc derives a fixed '
@@ -325,7 +325,7 @@ def _wanted(
         return None
     known = names.vans(read, instance_uuid)
     return [
-        uuid_forms.canonical(each)
+        forms.uuid(each)
         or names.van(
             known,
             each,

@@ -25,7 +25,6 @@ from os_acc.cli import base
 from os_acc.cli import output_files
 from os_acc.journal import demand
 from os_acc.journal import events
-from os_acc.journal import measures
 from os_acc.objects import van as states
 from os_acc.operations import discovery
 
@@ -238,11 +237,11 @@ def _of_devices(
 
 
 def _of_measures(
-    found: Iterable[measures.Measure],
+    found: Iterable[events.Measure],
 ) -> Iterator[metrics_core.Metric]:
     """What has happened since the journal was created."""
     sums = {(name, labels): value for name, labels, value in found}
-    for call in measures.CALLS:
+    for call in events.CALLS:
         yield _durations(call, sums)
     yield _counter(
         'failures',
@@ -251,7 +250,7 @@ def _of_measures(
         {
             labels: value
             for (name, labels), value in sums.items()
-            if name == measures.FAILURES
+            if name == events.FAILURES
         },
     )
     yield _counter(
@@ -259,7 +258,7 @@ def _of_measures(
         'VANs that recovery has worked on, by what became of them.',
         ['result'],
         {
-            (result,): sums.get((measures.RECOVERED, (result,)), 0)
+            (result,): sums.get((events.RECOVERED, (result,)), 0)
             for result in (events.RELEASED, events.RESTORED, events.FAILED)
         },
     )
@@ -308,9 +307,9 @@ def _durations(
     )
     for result in (events.DONE, events.FAILED):
         buckets, total = [], 0.0
-        for limit in (*map(str, measures.BUCKETS), measures.MORE):
-            total += sums.get((measures.DURATIONS, (call, result, limit)), 0)
+        for limit in (*map(str, events.BUCKETS), events.MORE):
+            total += sums.get((events.DURATIONS, (call, result, limit)), 0)
             buckets.append((limit, total))
-        seconds = sums.get((measures.SECONDS, (call, result)), 0.0)
+        seconds = sums.get((events.SECONDS, (call, result)), 0.0)
         made.add_metric([result], buckets, sum_value=seconds)
     return made

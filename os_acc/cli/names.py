@@ -16,7 +16,7 @@ from os_acc.cli import errors
 from os_acc.journal import events
 from os_acc.kernel import pci_address
 from os_acc.state import instance_names
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 #: The fewest hex digits of a prefix of a UUID, which is what tables show.
 #: Instances have names too, and a name such as "cafe" must never mean another
@@ -45,7 +45,7 @@ def instance(
     :returns: the UUID if it is the first characters of one; otherwise called
     :raises InvalidRequest: if several UUIDs begin so
     """
-    if uuid_forms.canonical(called) is not None:
+    if forms.uuid(called) is not None:
         return called
     known = {entry.van.instance_uuid for entry in journal.entries()}
     known |= {row.instance_uuid for row in journal.unreadable()}
@@ -205,7 +205,7 @@ def beginning(text: str) -> str | None:
     :returns: it in lower case, with hyphens where a UUID has them; None if it
         is neither, or has fewer than SHORTEST hex digits, or almost all
     """
-    if (uuid := uuid_forms.canonical(text)) is not None:
+    if (uuid := forms.uuid(text)) is not None:
         return uuid
     if not _PREFIX.fullmatch(text):
         return None

@@ -15,8 +15,7 @@ from typing import Any
 
 from os_acc import exception
 from os_acc.kernel import pci_address
-from os_acc.texts import handle_values
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 #: The handles that a container can use.
 TAKES = 'PCIHandle, MdevHandle, DeviceFileHandle, BlockHandle'
@@ -148,23 +147,21 @@ _ADDRESS = (
     'a PCI address (dddd:bb:ss.f)',
 )
 _UUID = (
-    lambda value: (
-        isinstance(value, str) and uuid_forms.canonical(value) == value
-    ),
+    lambda value: isinstance(value, str) and forms.uuid(value) == value,
     'a UUID',
 )
-_NAME = (handle_values.is_name, handle_values.A_NAME)
+_NAME = (forms.is_name, forms.A_NAME)
 # One device must not have two names.
 _DEVICE = (
     lambda value: (
-        handle_values.is_name(value)
+        forms.is_name(value)
         and (
             pci_address.parse(value) is None or pci_address.is_canonical(value)
         )
     ),
-    f'{handle_values.A_NAME}, or a PCI address as the kernel writes it',
+    f'{forms.A_NAME}, or a PCI address as the kernel writes it',
 )
-_PATH = (handle_values.is_device_path, handle_values.A_DEVICE_PATH)
-_COUNT = (handle_values.is_count, handle_values.A_COUNT)
+_PATH = (forms.is_device_path, forms.A_DEVICE_PATH)
+_COUNT = (forms.is_count, forms.A_COUNT)
 _TYPE = (lambda value: value in ('c', 'b'), 'c or b')
-_MAY = (handle_values.is_permissions, handle_values.PERMISSIONS)
+_MAY = (forms.is_permissions, forms.PERMISSIONS)

@@ -22,7 +22,6 @@ from os_acc.kernel import device_cgroup
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import open_files
-from os_acc.kernel import process_stat
 from os_acc.kernel import sysfs
 
 
@@ -206,7 +205,7 @@ def _pid_namespace(task: str) -> str:
 def _start(pid: str) -> str:
     """When a process was started; empty if it has ended."""
     text = sysfs.read(f'{sysfs.PROC}/{pid}/stat')
-    return process_stat.state_and_start(text)[1] if text else ''
+    return descriptors.state_and_start(text)[1] if text else ''
 
 
 def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:

@@ -30,7 +30,7 @@ from os_acc.desired import steps
 from os_acc.desired import vfs
 from os_acc.desired import vgpus
 from os_acc.journal import desired as rows
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.objects import report as results
 
 LOG = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
     """
     try:
         known = host.journal.desired()
-        if known is None or known.settled == boot.boot_id():
+        if known is None or known.settled == sysfs.boot_id():
             return None
         document = documents.stored(known)
         with host.locks.device(_LOCK, 0):
@@ -148,7 +148,7 @@ def _finish(
         and each.result in (results.IN_THE_WAY, results.FAILED)
     ]
     if results.IN_THE_WAY not in made.results():
-        host.journal.save_desired(_row(document, boot.boot_id(), left))
+        host.journal.save_desired(_row(document, sysfs.boot_id(), left))
     return made
 
 

@@ -30,7 +30,7 @@ from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.spec import values as spec_values
 from os_acc.texts import documents
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 from os_acc.texts import yaml_documents
 
 VERSION = 1
@@ -345,7 +345,7 @@ def _joined(parts: Sequence[Document]) -> Document:
 
 def _check_once(document: Document, place: schemas.Place) -> Document:
     """Check that no device is there twice in one part, and no function."""
-    pools = [function_ids.canonical(each.function) for each in document.pools]
+    pools = [forms.function_id(each.function) for each in document.pools]
     for part, found, what in (
         ('functions', [each.label for each in document.functions], 'region'),
         ('reserved', [each.label for each in document.reserved], 'region'),

@@ -10,7 +10,7 @@ from os_acc import host as host_module
 from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import offered
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 
 def export(host: host_module.Host) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def export(host: host_module.Host) -> dict[str, Any]:
         each
         for each in functions.export(host)
         if (each['device'], each.get('region')) in named
-        or not any(function_ids.same(each['function'], f) for f in kept)
+        or not any(forms.same_function(each['function'], f) for f in kept)
     ]
     return documents.written(
         offered.export(host.conf),

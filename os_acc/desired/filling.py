@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import dataclasses
 
 from os_acc.desired import documents
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def serves(pool: documents.Pool, region: Region) -> bool:
     return (
         pool.resource_class in (None, region.resource_class)
         and frozenset(pool.traits) <= region.traits
-        and all(function_ids.same(pool.function, f) for f in region.only)
+        and all(forms.same_function(pool.function, f) for f in region.only)
     )
 
 
@@ -91,7 +91,7 @@ def state_of(
         each
         for each in regions
         if serves(pool, each)
-        and function_ids.same(each.function, pool.function)
+        and forms.same_function(each.function, pool.function)
     ]
     return State(pool, wanted, acts, held)
 
@@ -113,7 +113,8 @@ def find(
     def rank(region: Region) -> tuple[int, int]:
         holds = region.function is not None
         same = any(
-            function_ids.same(region.function, each.function) for each in kept
+            forms.same_function(region.function, each.function)
+            for each in kept
         )
         return holds + (holds and same), sum(serves(p, region) for p in kept)
 

@@ -21,7 +21,7 @@ from os_acc.journal import programs
 from os_acc.operations import discovery
 from os_acc.programming import bitstreams
 from os_acc.programming import records
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 PART = 'functions'
 
@@ -41,7 +41,7 @@ def find(
     for wanted in document.functions:
         now = _inside(devices.get(wanted.device), wanted.region)
         before = now or 'none, or unknown'
-        if function_ids.same(now, wanted.function) and not _is_older(
+        if forms.same_function(now, wanted.function) and not _is_older(
             host, wanted
         ):
             yield steps.Step(PART, wanted.label, before, before)

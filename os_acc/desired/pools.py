@@ -29,7 +29,7 @@ from os_acc.objects import report as results
 from os_acc.operations import discovery
 from os_acc.programming import records
 from os_acc.spec import device_spec
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 PART = 'pools'
 
@@ -139,17 +139,14 @@ def _states(
     ]
     since = events.written(now - datetime.timedelta(seconds=DEMAND_AGE))
     demanded = [
-        function_ids.canonical(each.function_id)
+        forms.function_id(each.function_id)
         for each in host.journal.demand()
         if each.function_id is not None and each.last_at >= since
     ]
     found = []
     for pool in document.pools:
         wanted = pool.least
-        if (
-            pool.on_demand
-            and function_ids.canonical(pool.function) in demanded
-        ):
+        if pool.on_demand and forms.function_id(pool.function) in demanded:
             wanted = max(wanted, 1)
         acts = (
             pool.is_open(now.astimezone().hour)

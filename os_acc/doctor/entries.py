@@ -17,7 +17,7 @@ from os_acc.kernel import pci_scan
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.refusals import reasons
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry
 
 SUBJECT = 'device_spec'
 
@@ -78,7 +78,7 @@ def _denied(
     address = spec.address.complete
     if spec.was is None or address is None:
         return
-    now = ':'.join(spec_of_device.ids_of(address).values())
+    now = ':'.join(entry.ids_of(address).values())
     if now == spec.was:
         return
     offered = [
@@ -103,7 +103,7 @@ def _place(spec: device_spec.Spec) -> Iterator[finding.Finding]:
         return
     address = spec.address.complete
     if address is not None:
-        ids = spec_of_device.ids_of(address)
+        ids = entry.ids_of(address)
         if not ids:
             return  # no device is there
         place = f'{address}, where {":".join(ids.values())} is now'

@@ -14,7 +14,6 @@ from os_acc import host as host_module
 from os_acc import opts
 from os_acc.doctor import guard
 from os_acc.operations import discovery
-from os_acc.options import places
 from os_acc.options import values
 
 
@@ -39,7 +38,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
             finding.ERROR,
             'there is no such plugin; the loaded plugins are: '
             + ', '.join(sorted(extensions.plugins))
-            + places.meant(chosen, extensions.plugins),
+            + values.meant(chosen, extensions.plugins),
             f'set {_place(host, "plugin")} to one that is installed',
         )
     for name in host.conf.os_acc.drivers:
@@ -50,7 +49,7 @@ def loaded(host: host_module.Host) -> Iterator[finding.Finding]:
                 f'{_place(host, "drivers")} names it, but it is not loaded; '
                 'the loaded drivers are: '
                 f'{", ".join(sorted(extensions.drivers))}'
-                f'{places.meant(name, extensions.drivers)}',
+                f'{values.meant(name, extensions.drivers)}',
                 'install it, or correct the name',
             )
 

@@ -10,7 +10,7 @@ from os_acc import finding
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc.attach import plan
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.objects import van as states
 
 
@@ -20,7 +20,7 @@ def findings(
     """Report what is wrong with a VAN; nothing if it is in order."""
     yield from _extensions(host, van)
     yield from _state(van)
-    if van.state == states.PLUGGED and van.boot_id == boot.boot_id():
+    if van.state == states.PLUGGED and van.boot_id == sysfs.boot_id():
         yield from _hardware(host, van)
 
 
@@ -77,7 +77,7 @@ def _state(van: objects.VAN) -> Iterator[finding.Finding]:
             f'its state is {van.state}',
             'if no service is working on this VAN now, run os-acc recover',
         )
-    elif van.boot_id != boot.boot_id():
+    elif van.boot_id != sysfs.boot_id():
         yield _found(
             van,
             finding.WARNING,

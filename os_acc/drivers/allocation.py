@@ -18,7 +18,6 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc.availability import functions as availability
-from os_acc.availability import group_use
 from os_acc.claims import allocated
 from os_acc.drivers import given_files
 from os_acc.kernel import chip
@@ -178,7 +177,7 @@ def _users(
 ) -> Sequence[str]:
     from os_acc.privileged import device_users
 
-    shares = group_use.shares_group(function, instance_uuid, known)
+    shares = shares_group(function, instance_uuid, known)
     return device_users.of_function(function.address, instance_uuid, shares)
 
 
@@ -280,3 +279,19 @@ def none_left(
         wanted=selector(request),
         reason='; '.join(dict.fromkeys(reasons)) or none,
     )
+
+
+def shares_group(
+    function: pci.Function, instance_uuid: str, holders: allocated.Holders
+) -> bool:
+    """Whether an instance has another function of an IOMMU group."""
+    for name in pci.group_members(function.iommu_group or ''):
+        other = holders.of_function(name)
+        if (
+            name != function.address
+            and other is not None
+            and other.device is not None
+            and other.instance_uuid == instance_uuid
+        ):
+            return True
+    return False

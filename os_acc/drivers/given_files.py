@@ -13,9 +13,9 @@ from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.kernel import accounts
-from os_acc.kernel import boot
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
+from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.spec import device_spec
 
@@ -127,7 +127,7 @@ def _claimed(van: objects.VAN, specs: device_spec.Specs) -> allocated.Files:
     handle = held_by(van)
     if handle is None:
         return ()
-    if van.boot_id == boot.boot_id():
+    if van.boot_id == sysfs.boot_id():
         return _named(own_files(van))
     try:
         before = file_groups.from_text(van.driver_data.get(ENTRY))

@@ -17,16 +17,15 @@ from os_acc.journal import desired as desired_rows
 from os_acc.journal import events as event_rows
 from os_acc.journal import health as health_rows
 from os_acc.journal import programs as records
-from os_acc.journal import reservations
 from os_acc.journal import store
 
 
 class DeviceRecords(store.Store):
     """Reads and writes the records of devices in the journal."""
 
-    def reservations(self) -> list[reservations.Reservation]:
+    def reservations(self) -> list[health_rows.Reservation]:
         """List the reserved devices."""
-        return self._select(reservations.read)
+        return self._select(health_rows.reservations)
 
     def free(self, address: str) -> bool:
         """Free a reserved device.
@@ -35,9 +34,10 @@ class DeviceRecords(store.Store):
         :returns: whether it was reserved
         """
         return self._commit(
-            lambda db: reservations.delete(db, address),
+            lambda db: health_rows.free(db, address),
             lambda db: all(
-                found.address != address for found in reservations.read(db)
+                found.address != address
+                for found in health_rows.reservations(db)
             ),
         )
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices that are given to nobody, because they have failed."""
+"""Devices that are given to nobody: they have failed, or are reserved."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
 
+from os_acc import objects
 from os_acc.journal import database
 
 #: The causes: programming or clearing failed; a reset or the cleaning after a
@@ -150,3 +151,79 @@ def acknowledge(db: sqlite3.Connection, errors: FatalErrors) -> None:
         ' VALUES (?, ?, ?)',
         dataclasses.astuple(errors),
     )
+
+
+# Devices that no VAN may get until an operator frees them.
+#
+# A device of one-time use is reserved by the transaction that deletes the row
+# of the VAN that had it, so that a crash cannot lose the reservation.
+
+
+#: Key of VAN.driver_data: the reason to reserve the VAN's handle when the VAN
+#: is released.
+RESERVE = 'reserve'
+
+_OF_RESERVED = ('address', 'device', 'since', 'reason')
+
+
+@dataclasses.dataclass(frozen=True)
+class Reservation:
+    """A reserved device.
+
+    :ivar address: of the handle, such as a PCI address
+    :ivar device: address of the parent device: for a VF its PF
+    :ivar since: when it was reserved, ISO 8601
+    :ivar reason: why, for the operator
+    """
+
+    address: str
+    device: str
+    since: str
+    reason: str
+
+
+def reservations(db: sqlite3.Connection) -> list[Reservation]:
+    rows = database.execute(
+        db, f'SELECT {", ".join(_OF_RESERVED)} FROM reserved ORDER BY address'
+    )
+    return [Reservation(*row) for row in rows]
+
+
+def reservation_of(van: objects.VAN, since: str) -> Reservation | None:
+    """The reservation to make when a VAN is released; None: none."""
+    reason = van.driver_data.get(RESERVE)
+    if reason is None or van.handle is None:
+        return None
+    address = van.handle.identity.partition('/')[2]
+    return Reservation(address, van.device or address, since, reason)
+
+
+def reserve(
+    db: sqlite3.Connection,
+    reservation: Reservation,
+    van_uuid: str,
+    instance_uuid: str,
+) -> None:
+    """Reserve the handle of a VAN, if the VAN still has a row.
+
+    A VAN whose row is gone was released before. The operator may have freed
+    its device since.
+    """
+    database.execute(
+        db,
+        f'INSERT OR REPLACE INTO reserved ({", ".join(_OF_RESERVED)})'
+        ' SELECT ?, ?, ?, ? WHERE EXISTS'
+        ' (SELECT 1 FROM van WHERE uuid = ? AND instance_uuid = ?)',
+        (*dataclasses.astuple(reservation), van_uuid, instance_uuid),
+    )
+
+
+def free(db: sqlite3.Connection, address: str) -> bool:
+    """Free a device.
+
+    :returns: whether it was reserved
+    """
+    done = database.execute(
+        db, 'DELETE FROM reserved WHERE address = ?', (address,)
+    )
+    return done.rowcount > 0

@@ -29,9 +29,7 @@ from os_acc.journal import database
 from os_acc.journal import demand as demand_rows
 from os_acc.journal import device_records
 from os_acc.journal import events as event_rows
-from os_acc.journal import history
-from os_acc.journal import measures
-from os_acc.journal import reservations
+from os_acc.journal import health as health_rows
 from os_acc.journal import rows
 from os_acc.objects import van as van_states
 
@@ -224,7 +222,7 @@ class Journal(device_records.DeviceRecords):
         """Delete released VANs and write the errors of others, in one commit.
 
         The same commit reserves the devices of released VANs whose driver_data
-        has reservations.RESERVE.
+        has health_rows.RESERVE.
 
         :param released: VANs to delete; a VAN without a row is not an error
         :param failed: each other VAN and its error; a VAN without a row is
@@ -239,12 +237,12 @@ class Journal(device_records.DeviceRecords):
         reserved = [
             (made, _key(van))
             for van in released
-            if (made := reservations.wanted(van, now)) is not None
+            if (made := health_rows.reservation_of(van, now)) is not None
         ]
 
         def act(db: sqlite3.Connection) -> None:
             for reservation, key in reserved:
-                reservations.write(db, reservation, *key)
+                health_rows.reserve(db, reservation, *key)
             rows.delete(db, gone)
             for van, text in errors.items():
                 rows.change(db, van, state=state, error=text, updated_at=now)
@@ -281,9 +279,9 @@ class Journal(device_records.DeviceRecords):
         chosen = wanted or event_rows.Wanted()
         return self._select(lambda db: event_rows.read(db, chosen))
 
-    def measures(self) -> list[measures.Measure]:
+    def measures(self) -> list[event_rows.Measure]:
         """Read the sums of all events that were ever written."""
-        return self._select(measures.read)
+        return self._select(event_rows.read_sums)
 
     def note(self, events: Sequence[event_rows.Event]) -> None:
         """Write events in a commit of their own.
@@ -292,7 +290,7 @@ class Journal(device_records.DeviceRecords):
         """
         try:
             self._commit(
-                lambda db: history.write(db, self._program, events),
+                lambda db: event_rows.write_events(db, self._program, events),
                 lambda db: True,
             )
         except exception.JournalError as err:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from os_acc.kernel import boot
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
@@ -49,4 +48,4 @@ def fatal(address: str) -> Fatal | None:
 
 def generation(address: str) -> str:
     """A text that changes when the kernel finds a function again."""
-    return f'{boot.boot_id()} {pci.inode(address)}'
+    return f'{sysfs.boot_id()} {pci.inode(address)}'

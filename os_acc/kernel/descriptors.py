@@ -186,3 +186,17 @@ def _compare(one: str, other: str) -> int:
     arguments = (_KCMP, int(one), int(other), _KCMP_FILES, 0, 0)
     result: int = _LIBC.syscall(*map(ctypes.c_long, arguments))
     return result
+
+
+# What /proc/PID/stat says of a process.
+
+
+def state_and_start(stat: str) -> tuple[str, str]:
+    """Read the state and the start time of a process: proc(5), /proc/PID/stat.
+
+    :param stat: the text of the file
+    :returns: a letter, and clock ticks since the boot
+    """
+    # The name of the program, in parentheses, may have any character.
+    fields = stat.rpartition(')')[2].split()
+    return fields[0], fields[19]

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
-from os_acc.kernel import boot
-from os_acc.kernel import process_stat
+from os_acc.kernel import descriptors
+from os_acc.kernel import sysfs
 
 _PROC = '/proc'
 
@@ -23,7 +23,7 @@ def identity(pid: int) -> str:
     :raises OSError: if there is no such process
     """
     _, start = _state_and_start(pid)
-    return '/'.join([boot.boot_id(), _namespace(), str(pid), start])
+    return '/'.join([sysfs.boot_id(), _namespace(), str(pid), start])
 
 
 def has_ended(text: str) -> bool:
@@ -38,7 +38,7 @@ def has_ended(text: str) -> bool:
     if len(parts) != 4 or not parts[2].isdecimal():
         return False
     boot_id, namespace, pid, start = parts
-    if boot_id != boot.boot_id():
+    if boot_id != sysfs.boot_id():
         return True
     if namespace != _namespace():
         return False
@@ -60,7 +60,7 @@ def has_ended(text: str) -> bool:
 
 def _state_and_start(pid: int) -> tuple[str, str]:
     with open(f'{_PROC}/{pid}/stat', encoding='utf-8') as file:
-        return process_stat.state_and_start(file.read())
+        return descriptors.state_and_start(file.read())
 
 
 def _namespace() -> str:

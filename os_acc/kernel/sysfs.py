@@ -188,3 +188,19 @@ def write(path: str, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
+
+
+# The identity of the current boot of the host.
+
+
+def boot_id() -> str:
+    """The UUID of the current boot of the host.
+
+    The kernel makes a new random one at each boot: drivers/char/random.c,
+    proc(5).
+
+    :raises OSError: if this is not Linux, or /proc is not mounted
+    """
+    path = os.path.join(PROC, 'sys/kernel/random/boot_id')
+    with open(path, encoding='ascii') as file:
+        return file.read().strip()

@@ -52,19 +52,6 @@ def is_bound(function: pci.Function) -> bool:
     )
 
 
-def is_migratable(driver: str) -> bool:
-    """Whether guests can be live migrated with functions on a VFIO driver.
-
-    vfio-pci cannot save the state of a device; a variant driver is made to do
-    so. The exception is in drivers/vfio/pci/nvgrace-gpu. Whether the device's
-    firmware supports it too, only the guest's start shows.
-    """
-    return not any(
-        modules.same(driver, name)
-        for name in (modules.VFIO_PCI, 'nvgrace_gpu_vfio_pci')
-    )
-
-
 def has_groups() -> bool:
     """Whether the kernel gives functions to guests by their IOMMU group.
 
@@ -155,9 +142,3 @@ def is_held(file: device_file.DeviceFile) -> bool:
         # Another process may be in this function at the moment.
         time.sleep(0.01)
     return True
-
-
-def is_alone(function: pci.Function) -> bool:
-    """Whether a function is in an IOMMU group that has no other member."""
-    group = function.iommu_group
-    return group is not None and pci.group_members(group) == [function.address]

@@ -39,7 +39,7 @@ from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.moving import plans
 from os_acc.objects import van as states
 
@@ -67,7 +67,7 @@ def prepare(
             _check_prepared(call, there, wanted)
             prepare_module.make_intact(host, there, step, live=False)
             return _vans(there)
-        now = boot.boot_id()
+        now = sysfs.boot_id()
         new = [
             plug.new_entry(
                 each, instance_info, False, now, host.owner, call.migration

@@ -15,7 +15,7 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
-from os_acc.texts import function_id
+from os_acc.texts import forms
 
 LOG = logging.getLogger(__name__)
 
@@ -116,6 +116,6 @@ def never_bound(group: Mapping[str, Any]) -> str | None:
         f'accel:function_id {wanted} has hyphens: with the resource '
         'class FPGA, Cyborg programs the device and then leaves the ARQ in '
         'state BindStarted, because Placement refuses the name of the '
-        f'function trait. Write {function_id.canonical(wanted)} in the device '
+        f'function trait. Write {forms.function_id(wanted)} in the device '
         'profile and in the properties of the image'
     )

@@ -20,8 +20,7 @@ from oslo_versionedobjects import fields
 
 from os_acc import exception
 from os_acc.kernel import pci_address
-from os_acc.texts import handle_values
-from os_acc.texts import port_values
+from os_acc.texts import forms
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
 _DRC = re.compile(r'(?:0x)?([0-9A-F]{8})', re.I)
@@ -59,18 +58,18 @@ class Name(fields.FieldType[str]):
     """A name that is safe as one component of a path."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and handle_values.NAME.fullmatch(value):
+        if isinstance(value, str) and forms.NAME.fullmatch(value):
             return value
-        _refuse(obj, attr, value, handle_values.A_NAME)
+        _refuse(obj, attr, value, forms.A_NAME)
 
 
 class DevicePath(fields.FieldType[str]):
     """The absolute, normal path of a device file, such as /dev/dsa/wq0.0."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and handle_values.is_device_path(value):
+        if isinstance(value, str) and forms.is_device_path(value):
             return value
-        _refuse(obj, attr, value, handle_values.A_DEVICE_PATH)
+        _refuse(obj, attr, value, forms.A_DEVICE_PATH)
 
 
 class Permissions(fields.FieldType[str]):
@@ -82,9 +81,9 @@ class Permissions(fields.FieldType[str]):
     """
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and handle_values.is_permissions(value):
+        if isinstance(value, str) and forms.is_permissions(value):
             return ''.join(each for each in 'rwm' if each in value)
-        _refuse(obj, attr, value, handle_values.PERMISSIONS)
+        _refuse(obj, attr, value, forms.PERMISSIONS)
 
 
 class DeviceAddress(Name):
@@ -127,14 +126,14 @@ class Count(fields.FieldType[int]):
     def coerce(self, obj: Any, attr: str, value: Any) -> int:
         if type(value) is int and value >= 0:
             return value
-        _refuse(obj, attr, value, handle_values.A_COUNT)
+        _refuse(obj, attr, value, forms.A_COUNT)
 
 
 class MACAddress(fields.FieldType[str]):
     """The MAC address of one interface, kept in lower case with colons."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        if isinstance(value, str) and port_values.is_unicast_mac(value):
+        if isinstance(value, str) and forms.is_unicast_mac(value):
             return value.lower()
         _refuse(
             obj,
@@ -147,7 +146,7 @@ class MACAddress(fields.FieldType[str]):
 class VLAN(fields.FieldType[int]):
     """The id of a VLAN; 0 for none."""
 
-    highest = port_values.HIGHEST_VLAN
+    highest = forms.HIGHEST_VLAN
 
     def coerce(self, obj: Any, attr: str, value: Any) -> int:
         if type(value) is int and 0 <= value <= self.highest:
@@ -158,7 +157,7 @@ class VLAN(fields.FieldType[int]):
 class VLANPriority(VLAN):
     """The priority in a VLAN tag."""
 
-    highest = port_values.HIGHEST_VLAN_PRIORITY
+    highest = forms.HIGHEST_VLAN_PRIORITY
 
 
 class UUIDField(fields.AutoTypedField[str]):

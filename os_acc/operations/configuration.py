@@ -11,7 +11,6 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc import loader
 from os_acc import opts
-from os_acc.options import places
 from os_acc.options import values
 from os_acc.spec import device_spec
 
@@ -54,7 +53,7 @@ def _names(
         value = opts.value(conf, option)
         for name in [value] if isinstance(value, str) else value:
             if name not in known:
-                near = places.meant(name, known)
+                near = values.meant(name, known)
                 yield (
                     f'{values.place(conf, opts.GROUP, opts.option(option))}: '
                     f'{name!r} is not installed'

@@ -15,14 +15,14 @@ from os_acc import objects
 from os_acc import reserved
 from os_acc.attach import plan
 from os_acc.drivers import choosing
-from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing
 from os_acc.objects import device as device_objects
 from os_acc.operations import discovery
 from os_acc.operations import planned as planned_module
 from os_acc.programming import contents
 from os_acc.programming import kept
 from os_acc.spec import device_spec
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 #: A handle with its device and region, and whether no earlier request of the
 #: same plug would take it.
@@ -153,7 +153,7 @@ class Offers:
         if request.function_id is None and request.bitstream is None:
             is_kept = kept.is_kept(self._journal, inside)
             return contents.KEPT if is_kept else contents.HOLDS
-        same = request.function_id and function_ids.same(
+        same = request.function_id and forms.same_function(
             inside, request.function_id
         )
         return contents.HOLDS if same else contents.IN_USE
@@ -209,7 +209,7 @@ class Offers:
         ):
             return None
         inside = self._contents[key]
-        if function_ids.same(inside, request.function_id) and inside:
+        if forms.same_function(inside, request.function_id) and inside:
             return None
         return (
             f'an earlier request of this plug would use {device.address} '
@@ -241,9 +241,7 @@ class Offers:
             return ''  # discovery has said why
         return ''.join(
             f'; {each}'
-            for each in entry_reasons.refused(
-                planned.driver, specs, planned.request
-            )
+            for each in listing.refused(planned.driver, specs, planned.request)
         )
 
     def _named(

@@ -11,7 +11,7 @@ from os_acc import host as host_module
 from os_acc import journal
 from os_acc import objects
 from os_acc.attach import plan
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.objects import van as states
 from os_acc.operations import offers as offers_module
 from os_acc.operations import planned as planned_module
@@ -90,7 +90,7 @@ def unplug(
 
 def unsettled(host: host_module.Host) -> list[str]:
     """List the instances that recovery would look at before the call."""
-    return host.journal.unsettled(boot.boot_id())
+    return host.journal.unsettled(sysfs.boot_id())
 
 
 def _existing(
@@ -114,7 +114,7 @@ def _plugged(
 ) -> planned_module.Planned:
     """Say what a repeated plug would do with a VAN that is plugged."""
     van = entry.van
-    if van.boot_id != boot.boot_id():
+    if van.boot_id != sysfs.boot_id():
         return _existing(entry, planned_module.PREPARE_AGAIN)
     try:
         prepared = host.extensions.driver(van.driver).is_intact(van)

@@ -27,8 +27,8 @@ from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.journal import programs
-from os_acc.kernel import boot
 from os_acc.kernel import process
+from os_acc.kernel import sysfs
 from os_acc.moving import settling
 from os_acc.objects import van as states
 from os_acc.operations import noted_devices
@@ -51,7 +51,7 @@ def recover(
         clean up again after a failed programming
     """
     reports: dict[str, objects.RecoveryReport] = {}
-    unsettled = host.journal.unsettled(boot.boot_id())
+    unsettled = host.journal.unsettled(sysfs.boot_id())
     unsettled += [
         uuid
         for uuid, user in host.journal.kept()
@@ -200,7 +200,7 @@ def _recover_vans(
         for e in entries
         if e not in unneeded
         and e.van.state == states.PLUGGED
-        and e.van.boot_id != boot.boot_id()
+        and e.van.boot_id != sysfs.boot_id()
     ]
     if unneeded:
         result = release.release(host, unneeded, step)

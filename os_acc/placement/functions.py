@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 #: Function traits of Cyborg begin with this (FPGA_TRAITS in
 #: cyborg/common/constants.py).
@@ -24,7 +24,7 @@ def trait(function_id: str) -> str:
     with os-acc's driver, if the id has no hyphens
     (_update_placement in cyborg/objects/extarq/fpga_ext_arq.py).
     """
-    name = function_ids.canonical(function_id).upper()
+    name = forms.function_id(function_id).upper()
     return f'{PREFIX}{_VENDOR}{re.sub(r"[^A-Z0-9_]", "_", name)}'
 
 

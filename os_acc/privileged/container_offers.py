@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from os_acc import exception
 from os_acc import kinds
-from os_acc.claims import file_kinds
+from os_acc.claims import of_handle
 from os_acc.containers import handle as handles
 from os_acc.kernel import mdev
 from os_acc.kinds.devfile import groups as file_groups
@@ -45,7 +45,7 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
         offers.check_mdev(there, new=True)
         return _of(offers.specs().known_parent(there.parent))
     if kind == 'file':
-        own = file_kinds.kind_of(handle.name)
+        own = of_handle.kind_of(handle.name)
         if own is None:
             return _files(handle).spec.edits
         return _of(
@@ -60,7 +60,7 @@ def common(handle: handles.Handle) -> frozenset[str]:
     """The paths of the device files of a handle that others have too."""
     if (
         not handle.identity.startswith('file/')
-        or file_kinds.kind_of(handle.name) is not None
+        or of_handle.kind_of(handle.name) is not None
     ):
         return frozenset()
     return frozenset(each.path for each in _files(handle).common)

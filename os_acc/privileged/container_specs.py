@@ -34,7 +34,6 @@ from os_acc.privileged import container_users
 from os_acc.privileged import context
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
-from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
 from os_acc.spec import edits as spec_edits
@@ -289,8 +288,8 @@ def _own(nodes: Collection[container_spec.Node]) -> list[list[Any]]:
     return [[node.path, *node.number] for node in nodes if not node.common]
 
 
-def _files(directory: str) -> root_files.RootFiles:
-    return root_files.RootFiles(
+def _files(directory: str) -> root_folder.RootFiles:
+    return root_folder.RootFiles(
         lambda: directory,
         lambda: root_folder.open_at(directory, 0o755),
         durable=True,

@@ -10,7 +10,7 @@ from typing import Any
 from os_acc.containers import spec as container_spec
 from os_acc.containers import use as container_use
 from os_acc.kernel import device_file
-from os_acc.privileged import closing
+from os_acc.privileged import device_users
 from os_acc.privileged import undo_log
 
 
@@ -21,7 +21,7 @@ def wait(van: str, known: undo_log.ContainerSpec, seconds: float) -> None:
     :raises DeviceBusy: if one still has it after that time
     :raises PrivilegeError: as container_use.users_of()
     """
-    closing.wait(
+    device_users.until_closed(
         f'VAN {van}',
         lambda: find(van, known),
         seconds,

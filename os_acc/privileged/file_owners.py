@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import os
 from typing import NamedTuple
 
 from os_acc import exception
@@ -16,7 +17,6 @@ from os_acc.kernel import accounts
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.privileged import undo_log
-from os_acc.privileged.kernel import file_owner
 
 
 class Owner(NamedTuple):
@@ -126,9 +126,9 @@ def _is_ours(known: DeviceFile, name: str, now: device_files.Node) -> bool:
 def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
     uid, gid, mode = wanted
     if (now.uid, now.gid) != (uid, gid):
-        file_owner.set_owner(fd, uid, gid)
+        set_owner(fd, uid, gid)
     if now.mode != mode:
-        file_owner.set_mode(fd, mode)
+        set_mode(fd, mode)
 
 
 def given(name: str) -> list[device_file.DeviceFile]:
@@ -187,3 +187,20 @@ def _restored(key: str, known: DeviceFile) -> str | None:
     if back == known.before:
         return None
     return f'{known.path} keeps what somebody else has set since'
+
+
+# Changing owner and permissions of an open device file, as root.
+
+
+def set_owner(fd: int, uid: int, gid: int) -> None:
+    """Change owner and group of a file that opened() has opened, as root.
+
+    fchown(2) refuses a descriptor of O_PATH; the link in /proc stands for the
+    same file.
+    """
+    os.chown(f'/proc/self/fd/{fd}', uid, gid)
+
+
+def set_mode(fd: int, mode: int) -> None:
+    """Change the permissions of a file. See set_owner()."""
+    os.chmod(f'/proc/self/fd/{fd}', mode)

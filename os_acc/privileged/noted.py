@@ -24,7 +24,6 @@ from os_acc.claims import holder
 from os_acc.claims import nodes
 from os_acc.claims import of_handle
 from os_acc.claims import reader
-from os_acc.claims import resource
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
@@ -151,7 +150,7 @@ class Note:
             raise self.error()
 
     def error(
-        self, node: resource.Resource | None = None
+        self, node: conflict.Resource | None = None
     ) -> exception.DeviceBusy:
         """The error if something else cannot be given out because of it.
 
@@ -161,7 +160,7 @@ class Note:
             device=self.label, reason=self.why_not(node), noted=self.holder
         )
 
-    def why_not(self, node: resource.Resource | None = None) -> str:
+    def why_not(self, node: conflict.Resource | None = None) -> str:
         """Say who has the device, and what to do.
 
         :param node: in which it is, and what is wanted, too; None: the label
@@ -250,8 +249,8 @@ class InTheWay:
     """
 
     note: Note
-    node: resource.Resource
-    both: resource.Resource | None
+    node: conflict.Resource
+    both: conflict.Resource | None
 
 
 class Rule:
@@ -287,7 +286,7 @@ class Rule:
     def in_the_way(
         self,
         wanted: Note,
-        counts: Callable[[resource.Resource], bool] = lambda node: True,
+        counts: Callable[[conflict.Resource], bool] = lambda node: True,
     ) -> Iterator[InTheWay]:
         """Say which notes are in the way of a device, each once.
 
@@ -304,7 +303,7 @@ class Rule:
                 yield _in_the_way(wanted, self._others[number], found.node)
 
 
-def _in_the_way(wanted: Note, note: Note, node: resource.Resource) -> InTheWay:
+def _in_the_way(wanted: Note, note: Note, node: conflict.Resource) -> InTheWay:
     named = node.name in (wanted.name, note.name)
     shown = not named and nodes.is_function(node)
     return InTheWay(note, node, node if shown else None)

@@ -38,7 +38,6 @@ from os_acc.kernel import file_place
 from os_acc.kernel import pci
 from os_acc.privileged import noted
 from os_acc.privileged import operation_lock
-from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
 from os_acc.privileged import store
 
@@ -57,7 +56,7 @@ FOLDER = '/var/lib/os-acc-root'
 _LOCK_SECONDS = 10.0
 
 #: The files of the notes.
-files = root_files.RootFiles(
+files = root_folder.RootFiles(
     lambda: FOLDER, lambda: root_folder.open_at(FOLDER), durable=True
 )
 

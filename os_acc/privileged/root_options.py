@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.options import nova as nova_options
-from os_acc.spec import trust
+from os_acc.spec import files
 
 
 def reread(
@@ -28,15 +28,15 @@ def reread(
     """
     arguments = []
     for path in conf.config_file or ():
-        trust.check_file(path)
+        files.check_file(path)
         arguments += ['--config-file', path]
     for directory in conf.config_dir or ():
         # The default directories need not exist.
         if not os.path.isdir(directory):
             continue
-        trust.check_directory(directory)
+        files.check_directory(directory)
         for path in sorted(glob.glob(f'{glob.escape(directory)}/*.conf')):
-            trust.check_file(path)
+            files.check_file(path)
         arguments += ['--config-dir', directory]
     fresh = cfg.ConfigOpts()
     register(fresh)

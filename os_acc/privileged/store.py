@@ -20,7 +20,7 @@ from typing import Generic
 from typing import TypeVar
 
 from os_acc import exception
-from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 
 _T = TypeVar('_T')
 _S = TypeVar('_S', bound='Said')
@@ -76,7 +76,7 @@ class Store(Generic[_T]):
         error
     """
 
-    files: root_files.RootFiles
+    files: root_folder.RootFiles
     made: Callable[[Any], _T | None]
     values: Callable[[_T], Any] = lambda value: value
     label: str = 'note'

@@ -17,8 +17,7 @@ import dataclasses
 from typing import Any
 from typing import TypeVar
 
-from os_acc.kernel import boot
-from os_acc.privileged import root_files
+from os_acc.kernel import sysfs
 from os_acc.privileged import root_folder
 from os_acc.privileged import store
 
@@ -94,11 +93,11 @@ class Records(store.Store[_T]):
     def __init__(self, directory: str, kind: type[_T]) -> None:
         def of_this_boot(found: Any) -> _T | None:
             # /run of a container may outlive a reboot of the host.
-            if found['boot_id'] != boot.boot_id():
+            if found['boot_id'] != sysfs.boot_id():
                 return None
             return kind(**found['before'])
 
-        files = root_files.RootFiles(
+        files = root_folder.RootFiles(
             lambda: f'{root_folder.PATH}/{directory}',
             lambda: root_folder.open_directory(directory),
             durable=False,
@@ -106,7 +105,7 @@ class Records(store.Store[_T]):
         super().__init__(
             files,
             of_this_boot,
-            lambda value: {'boot_id': boot.boot_id(), 'before': value},
+            lambda value: {'boot_id': sysfs.boot_id(), 'before': value},
             label='record',
         )
 

@@ -22,7 +22,7 @@ from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.programming import programmer as programmers
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 CONF = cfg.CONF
 
@@ -154,7 +154,7 @@ def check_function(
         CONF.os_acc.device_timeout,
         f'{label} to show function {function_id} after programming',
     )
-    if not function_ids.same(seen, function_id):
+    if not forms.same_function(seen, function_id):
         raise exception.DeviceError(
             device=label,
             reason=f'it was programmed with {function_id}, but has {seen}',

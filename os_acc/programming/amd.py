@@ -12,13 +12,11 @@ from os_acc import exception
 from os_acc import progress
 from os_acc.deadlines import waiting
 from os_acc.kernel import pci
-from os_acc.kernel import xclbin
 from os_acc.kernel import xrt
 from os_acc.programming import bitstreams
-from os_acc.programming import manager_state
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 CONF = cfg.CONF
 
@@ -55,7 +53,7 @@ class AMDProgrammer(programmer.Programmer):
         # Read before: its errors mean that nothing was changed.
         wanted = _image(file).uuid
         report(None, 'programming')
-        with manager_state.told(self.device):
+        with programmer.told(self.device):
             amd.program(
                 self.device,
                 file.path,
@@ -94,18 +92,18 @@ class AMDProgrammer(programmer.Programmer):
             CONF.os_acc.device_timeout,
             f'the kernel to show user image {wanted} in {self.device}',
         )
-        if not function_ids.same(seen, wanted):
+        if not forms.same_function(seen, wanted):
             raise exception.DeviceError(
                 device=self.device,
                 reason=f'user image {wanted} was loaded, but it has {seen}',
             )
 
 
-def _image(file: bitstreams.Bitstream) -> xclbin.UserImage:
+def _image(file: bitstreams.Bitstream) -> xrt.UserImage:
     name = os.path.basename(file.path)
     try:
         with open(file.path, 'rb') as opened:
-            return xclbin.read(opened, name)
+            return xrt.read(opened, name)
     except OSError as err:
         raise exception.BitstreamError(
             bitstream=name, reason=err.strerror or str(err)

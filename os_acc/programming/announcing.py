@@ -21,8 +21,8 @@ from os_acc import health
 from os_acc import journal as journal_module
 from os_acc.journal import health as rows
 from os_acc.journal import programs
-from os_acc.kernel import boot
 from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.programming import hooks
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def event_of(record: programs.Program) -> hooks.ProgrammedEvent:
     state, reason, function_id = hooks.ERROR, record.error, None
     if record.state == programs.CLEARED:
         state = hooks.CLEARED
-    elif record.is_done(boot.boot_id()):
+    elif record.is_done(sysfs.boot_id()):
         state, function_id = hooks.PROGRAMMED, record.function_id
     return hooks.ProgrammedEvent(
         device=record.address or record.device,

@@ -17,10 +17,9 @@ from os_acc.journal import programs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.programming import bitstreams
-from os_acc.programming import manager_state
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 CONF = cfg.CONF
 
@@ -56,7 +55,7 @@ class CommandProgrammer(programmer.Programmer):
 
         file = self.needed(file)
         report(None, 'programming')
-        with manager_state.told(self.device):
+        with programmer.told(self.device):
             with self._percent_reported(report):
                 reboot = privileged.program(
                     self.device,
@@ -109,7 +108,7 @@ class CommandProgrammer(programmer.Programmer):
     def clear(self) -> None:
         from os_acc.privileged.fpga import command as privileged
 
-        with manager_state.told(self.device):
+        with programmer.told(self.device):
             privileged.clear(
                 self.device, self._region, CONF.os_acc.program_timeout
             )
@@ -125,7 +124,7 @@ class CommandProgrammer(programmer.Programmer):
             f'the kernel to show function {function_id} in {self._label} '
             'after programming',
         )
-        if not function_ids.same(seen, function_id):
+        if not forms.same_function(seen, function_id):
             raise exception.DeviceError(
                 device=self._label,
                 reason=f'it was programmed with {function_id}, but has {seen}',

@@ -12,15 +12,15 @@ from os_acc import driver as driver_module
 from os_acc import exception
 from os_acc import objects
 from os_acc.journal import programs
-from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
+from os_acc.kernel import sysfs
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
 from os_acc.programming import kept
 from os_acc.programming import programmer as programmers
 from os_acc.programming import records
 from os_acc.programming import uses
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 #: The digest of a bitstream that has not been read: no slot has it.
 UNKNOWN = ''
@@ -57,7 +57,7 @@ class Wanted:
         """
         if self.function_id is None:
             return self.digest in (None, inside.digest)
-        return function_ids.same(self.function_id, inside.function_id) and (
+        return forms.same_function(self.function_id, inside.function_id) and (
             not exact or self.digest in (None, inside.digest)
         )
 
@@ -163,11 +163,11 @@ class Contents:
             known = Wanted(record.function_id, record.digest)
         seen = self._look()
         if seen is not None:
-            if function_ids.same(seen, known.function_id):
+            if forms.same_function(seen, known.function_id):
                 return known if seen else Wanted()
             return Wanted(seen or None)
         if record is None or (
-            record.boot_id != boot.boot_id()
+            record.boot_id != sysfs.boot_id()
             and not self.persistent
             and record.state != programs.REBOOT
         ):
@@ -181,7 +181,7 @@ class Contents:
         """
         if self.broken() is not None or uses.chip_replaced(van, self.chip):
             return False
-        return van.function_id is None or function_ids.same(
+        return van.function_id is None or forms.same_function(
             van.function_id, self.inside().function_id
         )
 
@@ -196,7 +196,7 @@ class Contents:
                 record.state == programs.CLEARED
                 or not records.overlaps(self.region, record.region)
                 or records.is_replaced(record, self.chip)
-                or record.is_done(boot.boot_id())
+                or record.is_done(sysfs.boot_id())
             ):
                 continue
             if record.state == programs.REBOOT:
@@ -248,13 +248,13 @@ class Contents:
         record = self.record()
         if record is not None and record.state == programs.PROGRAMMING:
             # A VAN for the same function waits, and then shares the slot.
-            same = function_ids.same(record.function_id, wanted.function_id)
+            same = forms.same_function(record.function_id, wanted.function_id)
             return HOLDS if same and wanted.function_id else IN_USE
         if self.users():
             return IN_USE
         if coming := self._requested():
             same = all(
-                function_ids.same(wanted.function_id, f) for f in coming
+                forms.same_function(wanted.function_id, f) for f in coming
             )
             return HOLDS if same and wanted.function_id else IN_USE
         if inside == Wanted():
@@ -323,14 +323,14 @@ class Contents:
         wanted = request.function_id, request.bitstream
         if wanted != (None, None) or None in (van.function_id, van.handle):
             return wanted
-        if van.boot_id == boot.boot_id():
+        if van.boot_id == sysfs.boot_id():
             return wanted
         for other in self._vans():
             if (
                 other.uuid == van.uuid
                 or other.driver_data.get(programs.REGION) != self.region
                 or other.driver_data.get(uses.UNDECIDED) == uses.LEFT
-                or not function_ids.same(other.function_id, van.function_id)
+                or not forms.same_function(other.function_id, van.function_id)
             ):
                 continue
             for each in self.driver.requests_of(other.instance_uuid):

@@ -19,7 +19,6 @@ from os_acc.bitstreams import gbs as bitstream_gbs
 from os_acc.journal import programs
 from os_acc.kernel import dfl
 from os_acc.programming import bitstreams
-from os_acc.programming import manager_state
 from os_acc.programming import programmer
 from os_acc.spec import device_spec
 
@@ -62,7 +61,7 @@ class DflProgrammer(programmer.Programmer):
         # An id that is no UUID would be refused as a wrong argument.
         self._read(file).check_has(function_id, os.path.basename(file.path))
         report(None, 'programming')
-        with manager_state.told(self.device):
+        with programmer.told(self.device):
             privileged.program(
                 self.device,
                 self._region,

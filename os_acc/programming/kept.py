@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from os_acc import journal as journal_module
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 #: What a pool says of a function whose last user has left.
 KEEP, CLEAR = 'keep', 'clear'
@@ -14,7 +14,7 @@ KEEP, CLEAR = 'keep', 'clear'
 def is_kept(journal: journal_module.Journal, function_id: str | None) -> bool:
     """Whether a pool keeps a function ready."""
     return any(
-        function_ids.same(each['function'], function_id)
+        forms.same_function(each['function'], function_id)
         for each in journal.pools()
     )
 
@@ -27,7 +27,7 @@ def clears(
     :returns: None: no pool says it
     """
     for each in journal.pools():
-        if 'after' in each and function_ids.same(
+        if 'after' in each and forms.same_function(
             each['function'], function_id
         ):
             return bool(each['after'] == CLEAR)

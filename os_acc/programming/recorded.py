@@ -13,7 +13,7 @@ from os_acc import exception
 from os_acc import health
 from os_acc.journal import health as causes
 from os_acc.journal import programs
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.programming import announcing
 from os_acc.programming import contents
 from os_acc.programming import programmer as programmers
@@ -114,7 +114,7 @@ class Recorded(contents.Contents):
             function_id=content.function_id,
             digest=content.digest,
             state=state,
-            boot_id=boot.boot_id(),
+            boot_id=sysfs.boot_id(),
             error=error,
             updated_at=timeutils.utcnow().isoformat(),
             driver=self.driver.name,

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from os_acc import journal as journal_module
 from os_acc.journal import programs
-from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 
 
 def of(
@@ -64,7 +64,7 @@ def unusable(
         each
         for each in journal.programs()
         if each.state != programs.CLEARED
-        and not each.is_done(boot.boot_id())
+        and not each.is_done(sysfs.boot_id())
         and overlaps(each.region, region)
     ]
     if not suspects:

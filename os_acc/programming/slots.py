@@ -27,18 +27,17 @@ from os_acc import progress
 from os_acc import reserved
 from os_acc.journal import health as causes
 from os_acc.journal import programs
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.objects import van as van_states
 from os_acc.programming import activation
 from os_acc.programming import bitstreams
 from os_acc.programming import contents
-from os_acc.programming import gate
 from os_acc.programming import kept
 from os_acc.programming import pending
 from os_acc.programming import recorded
 from os_acc.programming import uses
 from os_acc.spec import device_spec
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -114,7 +113,7 @@ class Slot(recorded.Recorded):
             if van is not None:
                 health.check(self.driver.journal, self.key)
                 self._check_reserved()
-            gate.check(self.label, self.functions)
+            pending.check(self.label, self.functions)
             programmer.check(file)
             seen = activation.see(self.chip.parents if self.chip else ())
 
@@ -153,7 +152,7 @@ class Slot(recorded.Recorded):
                 return
             if self._fitting(None, self._completed(wanted), False) is None:
                 self._check_reserved()
-                gate.check_host(self.functions)
+                pending.check_host(self.functions)
                 fault = self.needed_programmer().fault()
                 if fault is not None:
                     raise exception.DeviceError(
@@ -176,7 +175,7 @@ class Slot(recorded.Recorded):
 
         A VAN waits for that, and then uses the function.
         """
-        return wanted.function_id is not None and function_ids.same(
+        return wanted.function_id is not None and forms.same_function(
             pending.being_programmed(self), wanted.function_id
         )
 
@@ -218,7 +217,7 @@ class Slot(recorded.Recorded):
                 # See _program(): a VAN saved concurrently is found here.
                 users = self.users(excluding=van.uuid)
                 if not users:
-                    gate.check(self.label, self.functions)
+                    pending.check(self.label, self.functions)
             except BaseException:
                 self.restore(record)
                 raise
@@ -300,15 +299,19 @@ class Slot(recorded.Recorded):
             # found by _in_the_way().
             if users := self._in_the_way(known, van):
                 raise self._busy(users)
-            gate.check(self.label, self.functions)
+            pending.check(self.label, self.functions)
         except BaseException:
             self.restore(before)
             _undecide(van)
             raise
         try:
             kind = act()
-            pending = kind == device_spec.COLD_REBOOT
-            if by_file and not pending and (found := self._look()) is not None:
+            is_later = kind == device_spec.COLD_REBOOT
+            if (
+                by_file
+                and not is_later
+                and (found := self._look()) is not None
+            ):
                 # The bitstream decided the function: record which one.
                 wanted = contents.Wanted(
                     found or wanted.function_id, wanted.digest
@@ -328,9 +331,9 @@ class Slot(recorded.Recorded):
             self.label,
             wanted.function_id,
             wanted.digest,
-            ', which it has after a cold reboot of the host' * pending,
+            ', which it has after a cold reboot of the host' * is_later,
         )
-        if pending:
+        if is_later:
             _undecide(van)
             reason = f'it was programmed with {wanted.function_id or "a file"}'
             health.mark(self.driver.journal, self.key, causes.REBOOT, reason)
@@ -362,7 +365,7 @@ class Slot(recorded.Recorded):
                 device=self.label,
                 reason=f'{other.label} is being programmed now',
             )
-        now = boot.boot_id()
+        now = sysfs.boot_id()
         return [
             user
             for user in self.users(
@@ -371,7 +374,7 @@ class Slot(recorded.Recorded):
             if (
                 user.boot_id == now and not uses.chip_replaced(user, self.chip)
             )
-            or not function_ids.same(user.function_id, wanted.function_id)
+            or not forms.same_function(user.function_id, wanted.function_id)
         ]
 
     def _completed(self, wanted: contents.Wanted) -> contents.Wanted:

@@ -2,8 +2,8 @@
 
 """Refusals of what services of the host use: console, management, kernel.
 
-The signs of these uses are in host_signs: console_signs, service_signs,
-rdma_signs and kernel_signs. See host_refusals for disks.
+The signs of these uses are in host_signs: console_signs, service_signs and
+network_signs. See host_refusals for disks.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.options import common
-from os_acc.options import places
+from os_acc.options import values
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.spec import address as spec_address
+from os_acc.spec import entry as spec_entry
 from os_acc.spec import files as spec_files
-from os_acc.spec import of_device as spec_of_device
 from os_acc.spec import parts as spec_parts
 from os_acc.spec import reading as spec_reading
 from os_acc.spec import values as spec_values
@@ -46,7 +46,7 @@ from os_acc.spec.entry import PROGRAMMER_COMMAND
 from os_acc.spec.entry import PROGRAMMER_DFL
 from os_acc.spec.entry import REENUMERATE
 from os_acc.spec.entry import Spec
-from os_acc.spec.of_device import line
+from os_acc.spec.entry import line
 from os_acc.texts import documents
 
 LOG = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ def not_offered(device: str) -> reasons.Reason:
 
     :param device: a PCI address, or the name of a parent of mdevs
     """
-    entry = spec_of_device.entries(device)[0]
+    entry = spec_entry.entries(device)[0]
     return refusals.NOT_NAMED.say(device=device, entry=line(entry))
 
 
@@ -317,7 +317,7 @@ def _at(
     conf: cfg.ConfigOpts, text: str, err: exception.InvalidRequest
 ) -> exception.InvalidRequest:
     """Add to an error the file and the line of the entry, if a file has it."""
-    found = places.find(conf, common.GROUP, common.option('device_spec'))
+    found = values.find(conf, common.GROUP, common.option('device_spec'))
     for number, place in enumerate(found, 1):
         if place.value == text:
             line = place.line + (_line_of(text, err) or 1) - 1

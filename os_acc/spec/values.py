@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from os_acc import exception
 from os_acc.kernel import modules
-from os_acc.options import places
+from os_acc.options import values
 
 #: The keys that entries for device files and for work queues have, too.
 OF_EACH_KIND = frozenset(
@@ -72,7 +72,7 @@ def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
     :param where: such as ', in an entry with idxd'
     :raises InvalidRequest: always
     """
-    near = places.meant(key, known)
+    near = values.meant(key, known)
     names = (
         'a key that exists' if near else f'one of {", ".join(sorted(known))}'
     )

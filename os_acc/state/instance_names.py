@@ -15,7 +15,7 @@ import re
 import uuid
 
 from os_acc import exception
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 #: The namespaces never change: the UUIDs are in journals.
 INSTANCES = uuid.UUID('95cfe13a-41d1-4b79-8ce3-2922b1cb9532')
@@ -34,7 +34,7 @@ def instance_uuid(name: str) -> str:
     :raises InvalidRequest: if the name is empty, too long, not printable, or
         looks like a misspelt UUID
     """
-    if (given := uuid_forms.canonical(name)) is not None:
+    if (given := forms.uuid(name)) is not None:
         return given
     if _LIKE_A_UUID.fullmatch(name):
         _refuse(name, 'a UUID, or a name that does not look like one')

@@ -18,7 +18,7 @@ import sys
 import threading
 from typing import Any
 
-from os_acc.journal import commits
+from os_acc.journal import store
 
 #: The name of van.save() among Mortal.changes.
 SAVE = 'save of the VAN'
@@ -155,13 +155,13 @@ def watch_calls(
 
 def spare_the_journal(patch: Any, mortal: Mortal) -> None:
     """Let a process that has ended write nothing to a journal."""
-    original = commits.Commits.write
+    original = store.Commits.write
 
     def write(*args: Any) -> Any:
         mortal.check()
         return original(*args)
 
-    patch.setattr(commits.Commits, 'write', write)
+    patch.setattr(store.Commits, 'write', write)
 
 
 class _Listener:

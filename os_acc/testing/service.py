@@ -28,8 +28,8 @@ from os_acc import objects
 from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.attach import recorder
-from os_acc.journal import commits
-from os_acc.kernel import boot
+from os_acc.journal import store
+from os_acc.kernel import sysfs
 from os_acc.privileged import notes
 from os_acc.privileged import root_folder
 from os_acc.privileged.fpga import root_copy
@@ -82,7 +82,11 @@ class Service:
             patch, mortal, journal.Journal, 'save', mortal_module.SAVE
         )
         mortal_module.watch_calls(
-            patch, mortal, commits.Commits, 'write', mortal_module.COMMIT
+            patch,
+            mortal,
+            store.Commits,
+            'write',
+            mortal_module.COMMIT,
         )
         # A slow call would write its events earlier, which is one more change.
         patch.setattr(recorder, 'LONG_CALL', math.inf)
@@ -120,8 +124,8 @@ class Service:
 
     def reboot(self) -> None:
         """Let os-acc see another boot of the host, if nothing else does."""
-        text = f'{boot.boot_id()}-{next(self._boots)}'
-        self._patch.setattr(boot, 'boot_id', lambda: text)
+        text = f'{sysfs.boot_id()}-{next(self._boots)}'
+        self._patch.setattr(sysfs, 'boot_id', lambda: text)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -35,12 +35,11 @@ from os_acc.deadlines import waiting
 from os_acc.kernel import device_cgroup
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
+from os_acc.privileged import file_owners
 from os_acc.privileged import notes
 from os_acc.privileged import privsep
-from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
-from os_acc.privileged.kernel import file_owner
 
 KIND = 'os-acc.openstack.org/accelerator'
 CLASS = 'CUSTOM_ACC'
@@ -722,8 +721,8 @@ WATCHED = (
     (journal.Journal, 'journal', ['add', 'save', 'save_all', 'mark']),
     (journal.Journal, 'journal', ['settle']),
     (CDIPlugin, 'plugin', ['plug', 'unplug']),
-    (root_files.RootFiles, 'files', ['write', 'delete']),
-    (file_owner, 'device_files', ['set_owner', 'set_mode']),
+    (root_folder.RootFiles, 'files', ['write', 'delete']),
+    (file_owners, 'device_files', ['set_owner', 'set_mode']),
 )
 
 

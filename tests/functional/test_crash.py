@@ -30,7 +30,7 @@ from os_acc import journal
 from os_acc import objects
 from os_acc import plugin
 from os_acc.attach import recorder
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.kinds.fake.driver.hardware import Hardware
 from os_acc.operations import recovery
@@ -120,7 +120,7 @@ class Host:
         names = self.path / 'names'
 
         def child() -> None:
-            boot.boot_id = lambda: (self.path / 'boot_id').read_text()
+            sysfs.boot_id = lambda: (self.path / 'boot_id').read_text()
             # A privsep daemon for each process would take most of the time.
             privsep.run_here(True)
             # On a busy machine, a call of a second is not a long one.

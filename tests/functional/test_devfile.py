@@ -30,7 +30,6 @@ from os_acc import objects
 from os_acc.kernel import sysfs
 from os_acc.privileged import context
 from os_acc.privileged import notes
-from os_acc.privileged import root_files
 from os_acc.privileged import root_folder
 
 OWNER, GROUP = 64901, 64910
@@ -214,7 +213,7 @@ def test_killed_anywhere(nodes):
         def work(at: int = number) -> None:
             boundaries = processes.Boundaries(at)
             boundaries.watch(
-                root_files.RootFiles, 'RootFiles', ['write', 'delete']
+                root_folder.RootFiles, 'RootFiles', ['write', 'delete']
             )
             for name in ('chown', 'chmod'):
                 original = getattr(os, name)

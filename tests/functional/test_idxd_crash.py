@@ -23,7 +23,7 @@ import pytest
 import os_acc
 from os_acc import objects
 from os_acc.privileged import notes as root_notes
-from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 from os_acc.privileged.idxd import records
 from os_acc.testing import kernel as kernel_module
 
@@ -92,13 +92,13 @@ class Host:
 
         self.kernel.step = step
         for name in ('write', 'delete'):
-            original = getattr(root_files.RootFiles, name)
+            original = getattr(root_folder.RootFiles, name)
 
             def watched(*args: Any, original: Any = original) -> None:
                 cut()
                 original(*args)
 
-            setattr(root_files.RootFiles, name, watched)
+            setattr(root_folder.RootFiles, name, watched)
 
     def notes(self) -> list[str]:
         directory = pathlib.Path(root_notes.FOLDER)

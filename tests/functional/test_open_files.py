@@ -18,7 +18,7 @@ from os_acc.kernel import descriptors
 from os_acc.kernel import device_file
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
-from os_acc.kernel import vfio_users
+from os_acc.privileged import device_users
 
 FULL = device_file.DeviceFile('/dev/vfio/12', device_file.Number('c', 1, 7))
 LOOP = device_file.DeviceFile('/dev/nvme0n1', device_file.Number('b', 7, 7))
@@ -221,7 +221,7 @@ def test_a_path_that_is_too_long_to_be_shown(start, tmp_path):
     (text,) = open_files.users_of([FULL])
     assert text.startswith(f'process {pid} (')
     assert open_files.users_of([LOOP]) == []
-    assert not vfio_users.have_others_only('/sys/devices/0000:00:1f.0')
+    assert not device_users.have_others_only('/sys/devices/0000:00:1f.0')
 
 
 def test_a_mapping_whose_descriptor_was_closed(start):

@@ -28,7 +28,7 @@ from test_full_disk import Disk
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver.hardware import Hardware
 
 # Measuring coverage would slow down the many processes of this test.
@@ -100,7 +100,7 @@ class World:
             os.unlink(os.path.join(self.hardware.path, name))
 
     def configure(self) -> None:
-        boot.boot_id = lambda: (self.path / 'boot_id').read_text()
+        sysfs.boot_id = lambda: (self.path / 'boot_id').read_text()
         processes.configure(
             str(self.disk.path / 'state'), hardware_path=self.hardware.path
         )
@@ -186,7 +186,7 @@ def compare(world: World) -> None:
     os_acc.initialize()
     vans = list(os_acc.get_vans())
     assert {van.state for van in vans} <= {'plugged'}
-    assert {van.boot_id for van in vans} <= {boot.boot_id()}
+    assert {van.boot_id for van in vans} <= {sysfs.boot_id()}
     in_use = {
         handle: user['van'] for handle, user in world.hardware.in_use().items()
     }

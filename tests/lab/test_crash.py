@@ -21,7 +21,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.kernel import sysfs
-from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 
 INSTANCE = '1b0a6bb0-1111-4222-8333-444455556666'
 MDEV = '5f6a7b8c-1111-4222-8333-444455556666'
@@ -40,7 +40,7 @@ PLUGINS = {
     'cdi': (
         (
             (CDIPlugin, 'plugin', ['plug', 'unplug']),
-            (root_files.RootFiles, 'files', ['write', 'delete']),
+            (root_folder.RootFiles, 'files', ['write', 'delete']),
         ),
         24,
     ),

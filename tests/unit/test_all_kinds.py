@@ -17,7 +17,7 @@ from os_acc import exception
 from os_acc.availability import functions as availability
 from os_acc.refusals import all_refusals
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 
 NOT_NAMED = 'device_spec does not offer it'
 STORES = r'it stores data \(class {}\)'
@@ -356,7 +356,7 @@ def test_without_an_entry_nothing_is_given_out(host):
     for each in KINDS:
         text = refused(ADDRESSES[each.name])
         assert NOT_NAMED in text
-        (entry, *_) = spec_of_device.entries(ADDRESSES[each.name])
+        (entry, *_) = spec_entry.entries(ADDRESSES[each.name])
         assert device_spec.line(entry) in text
     assert host.writes == []
 

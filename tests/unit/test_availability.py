@@ -20,8 +20,8 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.availability import functions as availability
-from os_acc.availability import group_use
 from os_acc.claims import allocated
+from os_acc.drivers import allocation
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.spec import device_spec
@@ -258,8 +258,8 @@ def test_a_request_alone_does_not_share_a_group(kernel):
     handle = f'pci/{devices.SHARED_NIC}'
     for device, shares in ((None, False), (devices.SHARED_NIC, True)):
         holders = allocated.Holders([Holder(handle, device)])
-        assert group_use.shares_group(function, 'instance', holders) is shares
-    assert not group_use.shares_group(function, 'other', holders)
+        assert allocation.shares_group(function, 'instance', holders) is shares
+    assert not allocation.shares_group(function, 'other', holders)
 
 
 def test_a_van_is_no_obstacle_to_itself(kernel):

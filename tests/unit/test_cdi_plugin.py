@@ -24,7 +24,6 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.containers import nodes as container_nodes
-from os_acc.kernel import boot
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
@@ -600,7 +599,7 @@ def test_a_spec_of_an_earlier_boot_is_removed(here, monkeypatch):
     not."""
     instance = devices.instance()
     os_acc.plug(instance, [pci(devices.GPU)])
-    monkeypatch.setattr(boot, 'boot_id', lambda: 'next')
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: 'next')
     container_specs.withdraw(UUID, 0.0)
     assert list(here.specs.iterdir()) == []
 

@@ -27,16 +27,15 @@ import pytest
 from os_acc.claims import conflict
 from os_acc.claims import facts
 from os_acc.claims import of_handle
-from os_acc.claims import resource
 
 EXAMPLES = int(os.environ.get('OS_ACC_CLAIMS_EXAMPLES', '12'))
 SEED = int(os.environ.get('OS_ACC_CLAIMS_SEED', '31'))
 
-HOST = resource.Resource('host', 'this')
-PF = resource.Resource('function', 'PF', HOST)
-VFS = [resource.Resource('function', f'VF{n}', PF) for n in range(2)]
-QUEUE = resource.Resource('queue', 'q', VFS[0])
-GROUP = resource.Resource('group', '7')
+HOST = conflict.Resource('host', 'this')
+PF = conflict.Resource('function', 'PF', HOST)
+VFS = [conflict.Resource('function', f'VF{n}', PF) for n in range(2)]
+QUEUE = conflict.Resource('queue', 'q', VFS[0])
+GROUP = conflict.Resource('group', '7')
 
 
 def holding(van, *claims):
@@ -45,8 +44,8 @@ def holding(van, *claims):
     )
 
 
-def has(van, node, mode=resource.EXCLUSIVE, owner=None):
-    return holding(van, resource.claims_of(node, mode, owner or van))
+def has(van, node, mode=conflict.EXCLUSIVE, owner=None):
+    return holding(van, conflict.claims_of(node, mode, owner or van))
 
 
 def nodes(wanted, *held):
@@ -68,10 +67,10 @@ def test_what_a_van_has_itself_is_no_obstacle():
 
 
 def test_not_even_if_it_had_it_for_another_owner():
-    before = has('a', PF, resource.EXCLUSIVE, 'instance')
+    before = has('a', PF, conflict.EXCLUSIVE, 'instance')
     assert nodes(has('a', PF), before) == []
-    before = has('a', PF, resource.SHARED, 'instance')
-    assert nodes(has('a', PF, resource.shared(1)), before) == []
+    before = has('a', PF, conflict.SHARED, 'instance')
+    assert nodes(has('a', PF, conflict.shared(1)), before) == []
 
 
 @pytest.mark.parametrize('part', [*VFS, QUEUE])
@@ -85,16 +84,16 @@ def test_parts_beside_each_other_do_not():
 
 
 def test_a_shared_node_excludes_its_parts():
-    shared = has('a', PF, resource.SHARED)
+    shared = has('a', PF, conflict.SHARED)
     assert nodes(has('b', VFS[0]), shared) == [(PF, 'a')]
     assert nodes(has('b', HOST), shared) == [(HOST, 'a')]
-    assert nodes(has('b', PF, resource.SHARED), shared) == []
+    assert nodes(has('b', PF, conflict.SHARED), shared) == []
     assert nodes(has('b', PF), shared) == [(PF, 'a')]
 
 
 @pytest.mark.parametrize('most', [1, 2, 3])
 def test_so_many_share_a_node(most):
-    mode = resource.shared(most)
+    mode = conflict.shared(most)
     held = [has(f'a{n}', PF, mode) for n in range(most)]
     assert nodes(has('b', PF, mode), *held[1:]) == []
     assert nodes(has('b', PF, mode), *held) == [
@@ -105,22 +104,22 @@ def test_so_many_share_a_node(most):
 
 
 def test_what_counts_is_how_many_the_one_who_comes_may_share_with():
-    many = [has(f'a{n}', PF, resource.SHARED) for n in range(3)]
-    assert len(nodes(has('b', PF, resource.shared(2)), *many)) == 3
-    assert nodes(has('b', PF, resource.shared(4)), *many) == []
+    many = [has(f'a{n}', PF, conflict.SHARED) for n in range(3)]
+    assert len(nodes(has('b', PF, conflict.shared(2)), *many)) == 3
+    assert nodes(has('b', PF, conflict.shared(4)), *many) == []
 
 
 def test_claims_of_one_owner_do_not_exclude_each_other():
-    group = resource.EXCLUSIVE, 'instance'
+    group = conflict.EXCLUSIVE, 'instance'
     assert nodes(has('b', GROUP, *group), has('a', GROUP, *group)) == []
-    other = has('c', GROUP, resource.EXCLUSIVE, 'another')
+    other = has('c', GROUP, conflict.EXCLUSIVE, 'another')
     assert nodes(has('b', GROUP, *group), other) == [(GROUP, 'c')]
     # An instance is no VAN.
     assert nodes(has('b', GROUP, *group), has('a', GROUP)) == [(GROUP, 'a')]
 
 
 def test_nodes_of_one_name_and_of_different_kinds_are_different():
-    other = resource.Resource('queue', PF.name)
+    other = conflict.Resource('queue', PF.name)
     assert nodes(has('b', other), has('a', PF)) == []
 
 
@@ -134,7 +133,7 @@ def test_all_who_are_in_the_way_are_named():
         st.tuples(
             st.sampled_from([HOST, PF, *VFS, QUEUE, GROUP]),
             st.sampled_from(
-                [resource.EXCLUSIVE, resource.PART, resource.SHARED]
+                [conflict.EXCLUSIVE, conflict.PART, conflict.SHARED]
             ),
             st.sampled_from(['x', 'y', 'z']),
         ),

@@ -17,7 +17,6 @@ from os_acc.claims import holder
 from os_acc.claims import nodes
 from os_acc.claims import of_handle
 from os_acc.claims import reader
-from os_acc.claims import resource
 from os_acc.journal import programs
 from os_acc.kernel import sysfs
 from os_acc.kinds.pci import claims as pci_claims
@@ -140,8 +139,8 @@ def test_the_strictest_of_its_claims_on_a_node_counts(functions):
     modes = {
         each.node: each.mode for each in of_handle.holding(row, host).claims
     }
-    assert modes[nodes.function(host, PF)] == resource.SHARED
-    assert modes[nodes.function(host, VF)] == resource.SHARED
+    assert modes[nodes.function(host, PF)] == conflict.SHARED
+    assert modes[nodes.function(host, VF)] == conflict.SHARED
 
 
 # --- Who has something
@@ -226,8 +225,8 @@ def test_a_kind_of_node_that_names_do_not_tell(here, monkeypatch, many):
 
     def with_switch(row, address, known):
         yield from given(row, address, known)
-        switch = resource.Resource('PCIe switch', '0000:00:01.0')
-        yield resource.Claim(switch, resource.EXCLUSIVE, row.instance_uuid)
+        switch = conflict.Resource('PCIe switch', '0000:00:01.0')
+        yield conflict.Claim(switch, conflict.EXCLUSIVE, row.instance_uuid)
 
     monkeypatch.setattr(pci_claims, 'claims', with_switch)
     have = facts.Row(f'pci/{PF}', PF, 'van of a', 'a')

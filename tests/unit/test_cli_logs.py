@@ -132,7 +132,7 @@ def test_a_configuration_file_that_is_not_utf_8(run, tmp_path):
 def test_recovery_says_how_long_each_half_took(run, caplog, monkeypatch):
     plug(run)
     caplog.set_level(logging.INFO, 'os_acc')
-    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'b' * 36)
+    monkeypatch.setattr('os_acc.kernel.sysfs.boot_id', lambda: 'b' * 36)
     assert run('recover').code == 0
     assert any(
         re.search(f'prepared again after a reboot: {HALVES}$', line)

@@ -23,7 +23,6 @@ from os_acc.operations import preview
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
 from os_acc.privileged.devfile import device_files as privileged
-from os_acc.privileged.kernel import file_owner
 from os_acc.spec import device_spec
 from os_acc.testing import mortal
 
@@ -859,10 +858,10 @@ def test_a_crash_at_each_change(nodes):
 
 
 def test_a_crash_at_each_record_and_note(nodes, monkeypatch):
-    from os_acc.privileged import root_files
+    from os_acc.privileged import root_folder
 
     for name in ('write', 'delete'):
-        real = getattr(root_files.RootFiles, name)
+        real = getattr(root_folder.RootFiles, name)
         for after in (False, True):
             for number in range(2):
                 left = [number]
@@ -875,7 +874,7 @@ def test_a_crash_at_each_record_and_note(nodes, monkeypatch):
                     if left[0] == -1:
                         raise mortal.Crash
 
-                monkeypatch.setattr(root_files.RootFiles, name, act)
+                monkeypatch.setattr(root_folder.RootFiles, name, act)
                 instance = devices.instance()
                 with pytest.raises(
                     (
@@ -886,7 +885,7 @@ def test_a_crash_at_each_record_and_note(nodes, monkeypatch):
                 ):
                     os_acc.plug(instance, [named(A)])
                     os_acc.unplug(instance)
-                monkeypatch.setattr(root_files.RootFiles, name, real)
+                monkeypatch.setattr(root_folder.RootFiles, name, real)
                 os_acc.initialize(reset=True)
                 os_acc.recover()
                 os_acc.unplug(instance)
@@ -1103,7 +1102,7 @@ def opened_at_the_change(nodes, monkeypatch, name):
 
     :returns: gets the process id; once it is emptied, another program does so
     """
-    change, pids = file_owner.set_owner, []
+    change, pids = file_owners.set_owner, []
 
     def opened(fd, uid, gid):
         if not pids:
@@ -1111,7 +1110,7 @@ def opened_at_the_change(nodes, monkeypatch, name):
             pids.append(nodes.kernel.hold(str(path), name, 'c 240:1'))
         change(fd, uid, gid)
 
-    monkeypatch.setattr(file_owner, 'set_owner', opened)
+    monkeypatch.setattr(file_owners, 'set_owner', opened)
     return pids
 
 

@@ -23,7 +23,7 @@ from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import entry as spec_device_files
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.objects import fields
-from os_acc.privileged.kernel import file_owner
+from os_acc.privileged import file_owners
 from os_acc.spec import device_spec
 
 GPU = '0000:3b:00.0'
@@ -68,8 +68,8 @@ def test_owner_and_mode_of_a_file_opened_by_path(tmp_path, monkeypatch):
     (tmp_path / 'file').touch(0o600)
     with device_files.opened('/dev/file') as fd:
         assert device_files.status(fd).number is None
-        file_owner.set_owner(fd, os.getuid(), os.getgid())
-        file_owner.set_mode(fd, 0o640)
+        file_owners.set_owner(fd, os.getuid(), os.getgid())
+        file_owners.set_mode(fd, 0o640)
         assert device_files.status(fd).mode == 0o640
 
 

@@ -13,7 +13,6 @@ import devices
 import pytest
 
 import os_acc
-from os_acc.kernel import boot
 from os_acc.kernel import file_system
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
@@ -414,7 +413,7 @@ def test_vans(here, findings):
     instance = devices.instance()
     (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
     here.boot()
-    assert boot.boot_id() != van.boot_id
+    assert sysfs.boot_id() != van.boot_id
     verdict, text, advice = one(findings(), f'VAN {van.uuid}')
     assert verdict == 'warning'
     assert 'rebooted' in text

@@ -14,11 +14,10 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import objects
 from os_acc.attach import recorder
-from os_acc.journal import commits
 from os_acc.journal import database
 from os_acc.journal import events
 from os_acc.journal import health
-from os_acc.journal import measures
+from os_acc.journal import store
 
 AT = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z')
 
@@ -62,7 +61,7 @@ def test_a_call_that_takes_long_writes_its_steps_at_once(host, monkeypatch):
     steps = [step for _, step, _ in told()]
     done = ['prepareVAN', 'plug', 'postplug', None, 'unplug', 'unprepareVAN']
     assert steps == [*done, None]
-    assert sums()[measures.SECONDS, ('plug', 'done')] > 0
+    assert sums()[events.SECONDS, ('plug', 'done')] > 0
 
 
 def test_a_short_call_writes_its_steps_when_it_ends(host):
@@ -102,11 +101,11 @@ def test_plug_and_unplug(host):
         sum(
             value
             for (name, labels), value in sums().items()
-            if name == measures.DURATIONS and labels[:2] == ('plug', 'done')
+            if name == events.DURATIONS and labels[:2] == ('plug', 'done')
         )
         == 1
     )
-    assert sums()[measures.SECONDS, ('plug', 'done')] == call.seconds
+    assert sums()[events.SECONDS, ('plug', 'done')] == call.seconds
 
 
 def test_a_plug_of_what_is_plugged_is_no_event(host):
@@ -120,9 +119,9 @@ def test_a_plug_of_what_is_plugged_is_no_event(host):
 
 def test_events_cost_no_commit(host, monkeypatch):
     counted = []
-    write = commits.Commits.write
+    write = store.Commits.write
     monkeypatch.setattr(
-        commits.Commits,
+        store.Commits,
         'write',
         lambda *args: (counted.append(args), write(*args))[1],
     )
@@ -153,8 +152,8 @@ def test_a_plug_that_fails(host):
             'ValueError: no room',
         )
     by = ('plug', 'recording', 'ValueError')
-    assert sums()[measures.FAILURES, ('plug', *by)] == 1
-    assert sums()[measures.FAILURES, ('plug', '', '', 'ValueError')] == 1
+    assert sums()[events.FAILURES, ('plug', *by)] == 1
+    assert sums()[events.FAILURES, ('plug', '', '', 'ValueError')] == 1
 
 
 def test_a_plug_that_is_refused_after_the_checks(host):
@@ -211,8 +210,8 @@ def test_recovery(host):
         ('recover', 'restore', 'done'),
         ('recover', None, 'restored'),
     ]
-    assert sums()[measures.RECOVERED, ('released',)] == 1
-    assert sums()[measures.RECOVERED, ('restored',)] == 1
+    assert sums()[events.RECOVERED, ('released',)] == 1
+    assert sums()[events.RECOVERED, ('restored',)] == 1
 
 
 def test_recovery_that_fails(host):
@@ -227,7 +226,7 @@ def test_recovery_that_fails(host):
         ('recover', 'prepareVAN', 'failed'),
         ('recover', None, 'failed'),
     ]
-    assert sums()[measures.RECOVERED, ('failed',)] == 1
+    assert sums()[events.RECOVERED, ('failed',)] == 1
     # replug of the same fails too, outside of any commit of its own
     with pytest.raises(exception.PlugException):
         os_acc.replug(instance)
@@ -319,7 +318,7 @@ def test_a_busy_journal_is_not_asked_again(host, monkeypatch):
         tried.append(1)
         raise exception.JournalBusy(path='x', seconds=1)
 
-    monkeypatch.setattr(commits.Commits, 'write', busy)
+    monkeypatch.setattr(store.Commits, 'write', busy)
     with pytest.raises(exception.JournalBusy):
         opened.forget(entry.van.uuid, [event()])
     assert tried == [1]
@@ -357,9 +356,7 @@ def test_the_oldest_are_deleted_and_the_sums_stay(opened, monkeypatch):
         assert len(opened.events()) <= 15
     assert opened.events()[-1].instance_name == '99'
     assert len(opened.events()) >= 10
-    (durations,) = (
-        m for m in opened.measures() if m.name == measures.DURATIONS
-    )
+    (durations,) = (m for m in opened.measures() if m.name == events.DURATIONS)
     assert durations == ('durations', ('plug', 'done', '0.05'), 100)
 
 

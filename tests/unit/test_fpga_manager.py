@@ -20,7 +20,7 @@ from os_acc import objects
 from os_acc.journal import programs
 from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
-from os_acc.programming import manager_state
+from os_acc.programming import programmer
 
 CARD = fpga_manager_model.CARD
 OTHER = '0000:5e:00.0'
@@ -124,7 +124,7 @@ def test_an_error_keeps_its_kind(card, error):
     card.set('status', 'reconfig CRC error')
     with (
         pytest.raises(type(error)) as caught,
-        manager_state.told(CARD),
+        programmer.told(CARD),
     ):
         raise error
     assert str(caught.value) == (
@@ -138,7 +138,7 @@ def test_an_error_of_a_card_without_managers(kernel):
     error = exception.DeviceError(device=OTHER, reason='no answer')
     with (
         pytest.raises(exception.DeviceError) as caught,
-        manager_state.told(OTHER),
+        programmer.told(OTHER),
     ):
         raise error
     assert caught.value is error

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from os_acc.texts import function_id
+from os_acc.texts import forms
 
 
 @pytest.mark.parametrize(
@@ -26,18 +26,18 @@ from os_acc.texts import function_id
     ],
 )
 def test_canonical(text, expected):
-    assert function_id.canonical(text) == expected
+    assert forms.function_id(text) == expected
 
 
 @given(st.uuids(), st.uuids())
 def test_same_for_each_way_to_write_a_uuid(one, other):
-    forms = [str(one), one.hex, str(one).upper(), one.hex.upper()]
-    for form in forms:
-        assert function_id.same(form, str(one))
-        assert function_id.same(form, other.hex) is (one == other)
+    texts = [str(one), one.hex, str(one).upper(), one.hex.upper()]
+    for form in texts:
+        assert forms.same_function(form, str(one))
+        assert forms.same_function(form, other.hex) is (one == other)
 
 
 def test_none_is_no_function():
-    assert function_id.same(None, None)
-    assert function_id.same(None, '')
-    assert not function_id.same(None, uuid.uuid4().hex)
+    assert forms.same_function(None, None)
+    assert forms.same_function(None, '')
+    assert not forms.same_function(None, uuid.uuid4().hex)

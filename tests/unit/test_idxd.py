@@ -23,7 +23,7 @@ from os_acc import objects
 from os_acc import testing
 from os_acc.kernel import pci
 from os_acc.privileged import notes as root_notes
-from os_acc.privileged import root_files
+from os_acc.privileged import root_folder
 from os_acc.privileged.idxd import queues as privileged
 from os_acc.privileged.idxd import records
 
@@ -651,7 +651,7 @@ def mortal(model, kernel, monkeypatch):
     The device is small, so that the tests are short.
     """
     for name in ('write', 'delete'):
-        original = getattr(root_files.RootFiles, name)
+        original = getattr(root_folder.RootFiles, name)
 
         def stepped(self, *args, original=original, name=name):
             if name == 'write' or args[0] in self.names():
@@ -659,7 +659,7 @@ def mortal(model, kernel, monkeypatch):
                     self.path(args[0]), name, lambda: original(self, *args)
                 )
 
-        monkeypatch.setattr(root_files.RootFiles, name, stepped)
+        monkeypatch.setattr(root_folder.RootFiles, name, stepped)
     made = model.add(DSA, queues=2, size=32, groups=1, engines=1)
     devices.spec(ENTRY)
     os_acc.initialize()

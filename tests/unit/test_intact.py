@@ -65,7 +65,7 @@ def test_vans_of_an_earlier_boot_are_not_examined(host, monkeypatch):
     instance, requests = host.instance(), host.requests(1)
     os_acc.plug(instance, requests)
     asked = mark_not_intact(host, monkeypatch)
-    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'next')
+    monkeypatch.setattr('os_acc.kernel.sysfs.boot_id', lambda: 'next')
     os_acc.plug(instance, requests)
     assert asked == []
 

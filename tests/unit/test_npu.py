@@ -19,7 +19,6 @@ import os_acc
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.kernel import boot
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import file_owners
@@ -542,7 +541,7 @@ def test_a_van_that_was_forgotten(npu, kernel):
 
 def boots(monkeypatch, model):
     again = str(uuid.uuid4())
-    monkeypatch.setattr(boot, 'boot_id', lambda: again)
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: again)
     model.reboot()
     os_acc.initialize(reset=True)
 
@@ -587,7 +586,7 @@ def test_after_a_reboot_the_numbers_are_swapped(npu, model, monkeypatch):
 def test_after_a_reboot_a_process_has_it(npu, kernel, monkeypatch):
     instance, _ = plug()
     again = str(uuid.uuid4())
-    monkeypatch.setattr(boot, 'boot_id', lambda: again)
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: again)
     npu.reboot()
     npu.hold(NPU, 'ollama')
     os_acc.initialize(reset=True)

@@ -16,14 +16,14 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.attach import release
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 
 OTHER = '11111111-2222-3333-4444-555555555555'
 
 
 @pytest.fixture
 def reboot(monkeypatch):
-    return lambda: monkeypatch.setattr(boot, 'boot_id', lambda: 'next')
+    return lambda: monkeypatch.setattr(sysfs, 'boot_id', lambda: 'next')
 
 
 def age(seconds: float) -> None:

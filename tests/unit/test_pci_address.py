@@ -16,9 +16,9 @@ import pytest
 import os_acc
 from os_acc import objects
 from os_acc.cyborg import report
+from os_acc.kernel import libvirt_domains
 from os_acc.kernel import pci
 from os_acc.kernel import pci_address
-from os_acc.kernel import qemu_arguments
 from os_acc.spec import changing
 from os_acc.spec import device_spec
 
@@ -49,7 +49,7 @@ def test_every_address_is_read_in_a_domain_of_libvirt(parts):
         '<domain xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">'
         f'<qemu:arg value="vfio-pci,host={text}"/></domain>'
     )
-    assert list(qemu_arguments.devices(domain)) == [text]
+    assert list(libvirt_domains.devices(domain)) == [text]
 
 
 def test_only_one_module_writes_addresses():

@@ -20,7 +20,7 @@ import os_acc
 from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 
 PLACE, NEXT = '0000:03:00.0', '0000:04:00.0'
 T4 = {'vendor_id': '10de', 'product_id': '1eb8'}
@@ -136,7 +136,7 @@ def test_allow_follows_the_device(kernel, run, t4):
 
 def test_a_refusal_prints_the_ids(run, t4):
     text = str(devices.refused(devices.pci(PLACE)))
-    assert spec_of_device.line({'address': PLACE, **T4}) in text
+    assert spec_entry.line({'address': PLACE, **T4}) in text
 
 
 def pf_with_other_vfs(kernel) -> None:
@@ -212,7 +212,7 @@ def test_a_device_of_idxd(kernel, run):
     """At the place of a DSA there is an IAA, which has queues, too."""
     kernel.add_function(PLACE, '8086:11fb', 0x088000)
     ids = {'vendor_id': '8086', 'product_id': '11fb'}
-    assert spec_of_device.ids_of(PLACE) == ids
+    assert spec_entry.ids_of(PLACE) == ids
     devices.spec({'idxd': PLACE, **ids})
     (found,) = devices.problems()
     assert 'kernel driver idxd' in found.text
@@ -351,7 +351,7 @@ def test_the_entries_offer_the_device_and_no_other(
         kernel.vfs[PLACE]['ids'] = f'{vendor}:{vf}'
         kernel.set_numvfs(PLACE, number)
     kernel.add_function(NEXT, f'{vendor}:{product}')
-    devices.spec(*spec_of_device.entries(PLACE))
+    devices.spec(*spec_entry.entries(PLACE))
     specs = device_spec.load(os_acc.CONF)
     named = {each for each in pci.addresses() if specs.find(pci.get(each))}
     assert named == {PLACE, *pci.get(PLACE).vf_addresses}

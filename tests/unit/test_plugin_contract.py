@@ -128,7 +128,7 @@ def test_restore_follows_the_device_half_after_a_reboot(
 ):
     instance, requests = plugged
     keeper.kept.clear()
-    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'next')
+    monkeypatch.setattr('os_acc.kernel.sysfs.boot_id', lambda: 'next')
     report = os_acc.recover()
     assert sorted(van.uuid for van in report.restored) == sorted(
         uuids(requests)
@@ -149,7 +149,7 @@ def test_a_plugin_without_the_methods(host, monkeypatch):
     assert 'restore' not in vars(RecordingPlugin)
     assert plugin.PluginBase.is_intact(host.plugin, before) is True
     assert list(plugin.PluginBase.leftovers(host.plugin, [])) == []
-    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'next')
+    monkeypatch.setattr('os_acc.kernel.sysfs.boot_id', lambda: 'next')
     os_acc.recover()
     (after,) = os_acc.get_vans()
     assert after.guest_config == before.guest_config
@@ -159,7 +159,7 @@ def test_a_restore_that_fails_is_tried_again(
     host, keeper, plugged, monkeypatch
 ):
     instance, requests = plugged
-    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'next')
+    monkeypatch.setattr('os_acc.kernel.sysfs.boot_id', lambda: 'next')
     keeper.errors['restore'] = OSError(28, 'No space left on device')
     report = os_acc.recover()
     assert len(report.failed) == 2
@@ -180,7 +180,7 @@ def test_what_could_not_be_prepared_is_not_restored(
     host, keeper, plugged, monkeypatch
 ):
     _, requests = plugged
-    monkeypatch.setattr('os_acc.kernel.boot.boot_id', lambda: 'next')
+    monkeypatch.setattr('os_acc.kernel.sysfs.boot_id', lambda: 'next')
     first = requests[0].uuid
     host.calls.on('prepareVAN', RuntimeError('gone'), first)
     os_acc.recover()

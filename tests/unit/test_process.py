@@ -113,7 +113,7 @@ def test_after_a_reboot_it_is_released_and_not_restored(
     host, sleeper, monkeypatch
 ):
     plug(host, sleeper.pid)
-    monkeypatch.setattr(recovery.boot, 'boot_id', lambda: 'next')
+    monkeypatch.setattr(recovery.sysfs, 'boot_id', lambda: 'next')
     report = os_acc.recover()
     assert len(report.released) == 2
     assert report.restored == []

@@ -25,7 +25,7 @@ from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc import programming
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver import hardware as fake_hardware
 from os_acc.programming import hooks as hooks_module
 
@@ -486,7 +486,7 @@ def test_a_failure_leaves_the_other_regions_alone(dynamic):
 def test_after_a_reboot_it_is_programmed_again(single, monkeypatch):
     for _ in range(2):
         single.plug('aes')
-    monkeypatch.setattr(boot, 'boot_id', lambda: 'another')
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: 'another')
     if isinstance(single, FakeRig):
         single.hardware.program('fpga', 'factory')  # counts
     report = os_acc.recover()
@@ -506,7 +506,7 @@ def test_a_van_without_a_function_shares_after_a_reboot(
     first, wanted = make_instance(), single.request(None)
     os_acc.plug(first, [wanted])
     single.plug('aes')
-    monkeypatch.setattr(boot, 'boot_id', lambda: 'another')
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: 'another')
     if isinstance(single, FakeRig):
         single.hardware.program('fpga', 'factory')  # counts
     if by_plug:
@@ -523,7 +523,7 @@ def test_a_van_without_a_function_alone_gets_none_after_a_reboot(
 ):
     single.program('aes')
     single.plug(None)
-    monkeypatch.setattr(boot, 'boot_id', lambda: 'another')
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: 'another')
     report = os_acc.recover()
     assert [van.error for van in report.failed] == []
     assert single.count() == 1

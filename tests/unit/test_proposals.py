@@ -13,7 +13,7 @@ from os_acc.availability import proposals
 from os_acc.kernel import pci
 from os_acc.kernel import pci_names
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 
 IDS = """# pci.ids
 10de  NVIDIA Corporation
@@ -41,7 +41,7 @@ def proposed() -> dict[str, str]:
 
 
 def entry(address: str) -> str:
-    (found,) = spec_of_device.entries(address)
+    (found,) = spec_entry.entries(address)
     assert found['vendor_id'], found['product_id']
     return device_spec.line(found)
 

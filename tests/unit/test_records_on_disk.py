@@ -10,7 +10,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.privileged import file_owners
 from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
@@ -141,7 +141,7 @@ RECORDS = [
 def test_a_record(here, records, value, directory, text):
     path = pathlib.Path(root_folder.PATH) / directory / 'x'
     records.write('x', value)
-    literal = f'{{"boot_id": "{boot.boot_id()}", "before": {text}}}'
+    literal = f'{{"boot_id": "{sysfs.boot_id()}", "before": {text}}}'
     assert path.read_text() == literal
     path.write_text(literal)
     assert records.read('x') == value
@@ -169,7 +169,7 @@ def test_a_damaged_record(here, text):
     """It is an error, because what was there before is not known."""
     mdev_records.vgpus.write('x', mdev_records.Vgpu(5))
     path = pathlib.Path(root_folder.PATH) / 'vgpus/x'
-    path.write_text(text.replace('BOOT', boot.boot_id()))
+    path.write_text(text.replace('BOOT', sysfs.boot_id()))
     with pytest.raises(exception.PrivilegeError) as caught:
         mdev_records.vgpus.read('x')
     said = str(caught.value)

@@ -10,7 +10,6 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.kernel import boot
 from os_acc.kernel import sysfs
 
 
@@ -117,7 +116,7 @@ def test_after_a_reboot_the_same_handles_are_prepared_again(host, reboot):
     )
     after = os_acc.get_vans(instance)
     assert [v.handle for v in after] == [v.handle for v in before]
-    assert {v.boot_id for v in after} == {boot.boot_id()}
+    assert {v.boot_id for v in after} == {sysfs.boot_id()}
     assert {v.state for v in after} == {'plugged'}
     host.calls.clear()
     os_acc.recover()
@@ -147,7 +146,7 @@ def test_what_cannot_be_prepared_again_stays_plugged_and_says_why(
     (failed,) = report.failed
     assert failed.state == 'plugged'
     assert 'no driver yet' in failed.error
-    assert failed.boot_id != boot.boot_id()
+    assert failed.boot_id != sysfs.boot_id()
     assert host.calls.of('unprepareVAN') == []
     # The next plug of the same request tries again, and reports a failure.
     with pytest.raises(exception.PlugException) as caught:
@@ -157,7 +156,7 @@ def test_what_cannot_be_prepared_again_stays_plugged_and_says_why(
     vans = os_acc.plug(instance, requests)
     assert host.calls.log == [('prepareVAN', requests[1].uuid)]
     assert {v.error for v in vans} == {None}
-    assert {v.boot_id for v in vans} == {boot.boot_id()}
+    assert {v.boot_id for v in vans} == {sysfs.boot_id()}
 
 
 def test_another_handle_after_a_reboot_is_an_error(host, reboot):

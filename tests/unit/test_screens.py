@@ -35,7 +35,7 @@ from os_acc.cli import history
 from os_acc.cli import progress
 from os_acc.cli import tables
 from os_acc.journal import health
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver import driver
 from os_acc.operations import orphans
 from os_acc.state import instance_names
@@ -162,7 +162,7 @@ def run(clean, tmp_path, capfd, monkeypatch):
     made.configuration = ('--config-file', path)
     monkeypatch.setenv('NO_COLOR', '1')
     monkeypatch.setattr(sys, 'argv', ['os-acc'])
-    monkeypatch.setattr(boot, 'boot_id', lambda: VAN)
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: VAN)
     time = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     monkeypatch.setattr(timeutils, 'utcnow', lambda *args, **kwargs: time)
     for kind, text in (

@@ -13,7 +13,6 @@ import pytest
 
 import os_acc
 from os_acc import exception
-from os_acc.availability import vfio_rules
 from os_acc.kernel import device_file
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import report_vfio
@@ -215,7 +214,7 @@ def test_the_doctor_on_interrupts(here):
     assert '/proc/interrupts' in found.text
     here.write_file('proc/interrupts', '  9:  0  IR-IO-APIC  9-fasteoi acpi\n')
     assert list(report_vfio.findings()) == []
-    assert not vfio_rules.remaps_no_interrupts()
+    assert not report_vfio.remaps_no_interrupts()
     here.write_file(ECAP.format('dmar0'), 'f01056\n')
     (found,) = report_vfio.findings()
     assert found.verdict == 'error'

@@ -17,8 +17,8 @@ from acc_plug_libvirt import disk
 from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
+from os_acc.kernel import libvirt_domains
 from os_acc.kernel import pci_address
-from os_acc.kernel import qemu_arguments
 
 # libvirt keeps aliases with this prefix. It generates all other aliases.
 _USER_ALIAS = 'ua-'
@@ -115,7 +115,7 @@ def identities(root: etree._Element) -> set[str | None]:
     ):
         for element in root.iterfind(path):
             found.add(_pci_identity(element.find('source/address')))
-    for device in qemu_arguments.devices(root):
+    for device in libvirt_domains.devices(root):
         found.add(f'{"pci" if ":" in device else "mdev"}/{device}')
     return found
 

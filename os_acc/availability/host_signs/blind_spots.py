@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 import os
 
+from os_acc.availability.host_signs import block_signs
 from os_acc.availability.host_signs import boot_signs
-from os_acc.availability.host_signs import classes
-from os_acc.availability.host_signs import kernel_signs
-from os_acc.availability.host_signs import rdma_signs
+from os_acc.availability.host_signs import network_signs
+from os_acc.availability.host_signs import service_signs
+from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
-from os_acc.availability.host_signs import zfs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
@@ -41,7 +41,7 @@ def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
     if function.pci_class >> 8 == _CLASS_CXL:
         yield from _cxl(function, host)
     if (
-        name := host.once(rdma_signs.untold).get(function.address)
+        name := host.once(network_signs.untold).get(function.address)
     ) is not None:
         yield (
             'the kernel does not show how many programs use its RDMA device '
@@ -72,7 +72,7 @@ def _console(
 def _has_boot_display(host: Snapshot) -> bool:
     return any(
         sysfs.read(f'{path}/boot_display') is not None
-        for _, path in classes.of_class('drm')
+        for _, path in sign.of_class('drm')
     )
 
 
@@ -136,7 +136,7 @@ def _dump(host: Snapshot) -> Iterator[tuple[str, str]]:
 def _pools(
     function: pci.Function, host: Snapshot
 ) -> Iterator[tuple[str, str]]:
-    pools = zfs.imported()
+    pools = block_signs.imported()
     if (
         pools
         and host.blocks_of(function.address)
@@ -155,7 +155,7 @@ def _crypto(function: pci.Function) -> Iterator[tuple[str, str]]:
     if (
         function.driver is not None
         and not vfio.is_bound(function)
-        and not any(kernel_signs.crypto_modules(function))
+        and not any(service_signs.crypto_modules(function))
     ):
         yield (
             "no file shows whether the host's kernel uses its algorithms: "
@@ -166,7 +166,7 @@ def _crypto(function: pci.Function) -> Iterator[tuple[str, str]]:
 
 
 def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
-    _, number = host.once(kernel_signs.endpoints).get(
+    _, number = host.once(service_signs.endpoints).get(
         function.address, ('', None)
     )
     if number is None and not vfio.is_bound(function):
@@ -176,3 +176,61 @@ def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
             'load the modules cxl_mem and cxl_port, and use Linux 6.7 or '
             'later; do not offer the device before you know',
         )
+
+
+#: Where the ways are read, for the documentation: the kernel file, the way
+#: that it tells, and since when.
+WAYS = (
+    (
+        '/sys/class/block/NAME, /sys/class/net/NAME',
+        'The path of the link has each PCI function on the path: the card, '
+        'the bridges above it, and the VMD endpoint of a PCI domain.',
+        'Linux 2.6.26',
+    ),
+    (
+        '/sys/class/block/NAME/hidden',
+        'It is one path to a namespace of several paths. Nobody can open it; '
+        'the disk of the subsystem counts.',
+        'Linux 4.15',
+    ),
+    (
+        '/sys/class/nvme-subsystem/NAME/nvmeN',
+        'The disk of the subsystem depends on each of its controllers.',
+        'Linux 4.15',
+    ),
+    (
+        '/sys/class/block/NAME/wwid, /sys/class/nvme/nvmeN/subsysnqn, '
+        '/sys/class/block/NAME/device/wwid',
+        'Disks with one worldwide name are one disk, without multipath: it '
+        'depends on each adapter, because a guest with any of them can write '
+        'to it.',
+        'Linux 4.8 (NVMe), 4.5 (SCSI)',
+    ),
+    (
+        '/sys/class/nvme/nvmeN/transport and address, with '
+        '/sys/class/fc_host/hostN/port_name',
+        'A disk of NVMe over Fibre Channel depends on its local port; on all '
+        'ports, if none has that name.',
+        'Linux 4.10',
+    ),
+    (
+        '/sys/class/nvme/nvmeN/transport and address, with '
+        '/proc/net/route, ipv6_route and if_inet6',
+        'A disk of NVMe over TCP or RDMA depends on its interface: '
+        'host_iface, else the interface of host_traddr or src_addr, else the '
+        'route to traddr; on all interfaces, if nothing shows it.',
+        'Linux 4.8 (RDMA), 5.0 (TCP)',
+    ),
+    (
+        '/sys/class/iscsi_host/hostN/netdev and ipaddress, '
+        '/sys/class/iscsi_connection/NAME/local_ipaddr and address',
+        'A disk of iSCSI in software depends on the interface of its '
+        'connection. With offload, the path of the disk has the card.',
+        'Linux 2.6.22',
+    ),
+    (
+        '/sys/class/net/NAME/lower_OTHER',
+        'An interface such as a bond or a VLAN depends on those below it.',
+        'Linux 3.14',
+    ),
+)

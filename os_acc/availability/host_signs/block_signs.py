@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 from os_acc.availability.host_signs import mounts
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
-from os_acc.availability.host_signs import zfs
 from os_acc.kernel import block_files
-from os_acc.kernel import lio
-from os_acc.kernel import nvmet
+from os_acc.kernel import configfs
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
 from os_acc.refusals import reasons
@@ -52,9 +51,9 @@ def _in_btrfs(host: Snapshot, name: str) -> Reason | None:
 
 
 def _in_zpool(host: Snapshot, name: str) -> Reason | None:
-    if not (pools := host.once(zfs.imported)):
+    if not (pools := host.once(imported)):
         return None
-    pool = zfs.pool_of(host.paths[name])
+    pool = pool_of(host.paths[name])
     if pool is None or (pool and pool not in pools):
         return None
     # A cache or a spare device does not tell of which pool it is.
@@ -144,14 +143,14 @@ def _by_rnbd(host: Snapshot) -> frozenset[str]:
 
 
 def _exported(host: Snapshot, name: str) -> Reason | None:
-    subsystem = host.once(nvmet.exported).get(name)
+    subsystem = host.once(configfs.exported).get(name)
     if subsystem is None:
         return None
     return refusals.EXPORTED_NAMESPACE.say(name=name, subsystem=subsystem)
 
 
 def _lun(host: Snapshot, name: str) -> Reason | None:
-    store = host.once(lio.backstores).get(name)
+    store = host.once(configfs.backstores).get(name)
     if store is None:
         return None
     return host_refusals.EXPORTED_LUN.say(name=name, store=store)
@@ -247,3 +246,43 @@ SIGNS = (
         _lun,
     ),
 )
+
+
+# The pools of ZFS that are imported, and their members.
+#
+# Only root can ask ZFS for the members. Everybody can read which pools are
+# imported, and what udev has read of each block device.
+
+
+# What blkid calls a member: libblkid/src/superblocks/zfs.c
+_TYPE = 'zfs_member'
+# blkid_encode_string() in libblkid/src/encode.c
+_ENCODED = re.compile(r'\\x([0-9a-f]{2})')
+
+
+def imported(host: object = None) -> list[str]:
+    """The names of the imported pools: kstat.zfs of OpenZFS has them."""
+    return sysfs.folders(f'{sysfs.PROC}/spl/kstat/zfs')
+
+
+def pool_of(path: str) -> str | None:
+    """Of which pool a block device is a member.
+
+    :param path: its directory in sysfs
+    :returns: the pool's name, which is empty if the member does not have it,
+        as a cache device; None if it is no member
+    """
+    number = sysfs.read(f'{path}/dev')
+    text = sysfs.read(f'{sysfs.UDEV_DATA}/b{number}') or ''
+    values = dict(
+        line.removeprefix('E:').split('=', 1)
+        for line in text.splitlines()
+        if line.startswith('E:') and '=' in line
+    )
+    if values.get('ID_FS_TYPE') != _TYPE:
+        return None
+    # ID_FS_LABEL has _ for a blank, which the name of a pool may have.
+    return _ENCODED.sub(
+        lambda match: chr(int(match[1], 16)),
+        values.get('ID_FS_LABEL_ENC') or values.get('ID_FS_LABEL', ''),
+    )

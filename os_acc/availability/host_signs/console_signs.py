@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 import re
 
-from os_acc.availability.host_signs import classes
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
 from os_acc.kernel import pci
@@ -62,9 +61,9 @@ def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
-    return classes.by_function(
+    return sign.by_function(
         (path, service_refusals.BOOT_SCREEN.say())
-        for _, path in classes.of_class('drm')
+        for _, path in sign.of_class('drm')
         if _is_one(f'{path}/boot_display')
     )
 
@@ -108,14 +107,14 @@ def _console_screen(host: Snapshot) -> dict[str, Reason]:
     """
     found = [
         (int(match[1]), name, path)
-        for name, path in classes.of_class('graphics')
+        for name, path in sign.of_class('graphics')
         if (match := _FRAME_BUFFER.fullmatch(name))
     ]
     if not found or _is_unbound():
         return {}
     chosen = _MAP.findall(sysfs.read_long(f'{sysfs.PROC}/cmdline'))
     numbers = {int(each) for each in chosen[-1]} if chosen else {min(found)[0]}
-    return classes.by_function(
+    return sign.by_function(
         (path, service_refusals.CONSOLE_SCREEN.say(name=name))
         for number, name, path in found
         if number in numbers
@@ -129,7 +128,7 @@ def _is_unbound() -> bool:
     """
     bound = [
         sysfs.read(f'{path}/bind')
-        for _, path in classes.of_class('vtconsole')
+        for _, path in sign.of_class('vtconsole')
         if 'frame buffer' in (sysfs.read(f'{path}/name') or '')
     ]
     return bool(bound) and all(each == '0' for each in bound)
@@ -141,9 +140,9 @@ def _connectors(host: Snapshot) -> dict[str, Reason]:
     The file says whether the connector has an encoder: enabled_show() in
     drivers/gpu/drm/drm_sysfs.c.
     """
-    return classes.by_function(
+    return sign.by_function(
         (path, service_refusals.SHOWS_PICTURE.say(name=name))
-        for name, path in classes.of_class('drm')
+        for name, path in sign.of_class('drm')
         if sysfs.read(f'{path}/enabled') == 'enabled'
     )
 
@@ -158,7 +157,7 @@ def _lines(host: Snapshot) -> dict[str, Reason]:
     consoles = sysfs.read_long(f'{sysfs.PROC}/consoles').splitlines()
     active = (sysfs.read(f'{tty}/console/active') or '').split()
     names = {line.split()[0] for line in consoles if line.strip()} | {*active}
-    return classes.by_function(
+    return sign.by_function(
         (
             sysfs.place(f'{tty}/{name}'),
             service_refusals.CONSOLE_LINE.say(name=name),
@@ -189,7 +188,7 @@ def _keyboards(host: Snapshot) -> dict[str, Reason]:
                     service_refusals.KEYBOARD.say(name=name),
                 )
 
-    return classes.by_function(found())
+    return sign.by_function(found())
 
 
 SIGNS = (

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import re
 
-from os_acc.availability.host_signs import classes
 from os_acc.availability.host_signs import mounts
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
-from os_acc.kernel import lio
-from os_acc.kernel import nvmet
+from os_acc.kernel import configfs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
@@ -94,7 +92,7 @@ def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
     known = sysfs.names(directory)
     return {
         address: (name, subsystem)
-        for name, subsystem in host.once(nvmet.exported).items()
+        for name, subsystem in host.once(configfs.exported).items()
         if name in known
         for way in host.finder.of_controller(
             sysfs.place(f'{directory}/{name}')
@@ -110,7 +108,7 @@ def _shares(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _shared(host: Snapshot) -> dict[str, Reason]:
-    return classes.by_function(
+    return sign.by_function(
         (path, host_refusals.SHARED.say(tag=tag, place=place))
         for path, tag, place in mounts.shared(host)
     )
@@ -128,12 +126,12 @@ def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
 
 def _scsi_devices(host: Snapshot) -> dict[str, Reason]:
     directory = f'{sysfs.SYS}/class/scsi_device'
-    return classes.by_function(
+    return sign.by_function(
         (
             sysfs.place(f'{directory}/{name}'),
             host_refusals.EXPORTED_SCSI.say(name=name, store=store),
         )
-        for name, store in lio.scsi_devices().items()
+        for name, store in configfs.scsi_devices().items()
     )
 
 

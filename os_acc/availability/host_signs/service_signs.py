@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The signs that a PCI function serves the management of the host."""
+"""The signs that a PCI function serves the host's management or kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import re
 
-from os_acc.availability.host_signs import classes
 from os_acc.availability.host_signs import routes
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs import ways
+from os_acc.kernel import idxd
+from os_acc.kernel import pci
 from os_acc.kernel import sysfs
+from os_acc.kernel import vfio
 from os_acc.refusals import reasons
 from os_acc.refusals import service_refusals
 
@@ -30,7 +33,7 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
 
     def found() -> Iterator[tuple[str, str]]:
         for kind in ('ipmi', 'iLO'):
-            yield from classes.of_class(kind)
+            yield from sign.of_class(kind)
         # Without the module ipmi_devintf the class is empty, and the kernel
         # has a watchdog or the power switch by it all the same:
         # __ipmi_bmc_register() in drivers/char/ipmi/ipmi_msghandler.c.
@@ -41,7 +44,7 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
                 for name in filter(_IPMI.fullmatch, sysfs.names(place)):
                     yield name, sysfs.place(f'{place}/{name}')
 
-    return classes.by_function(
+    return sign.by_function(
         (path, service_refusals.MANAGEMENT.say(name=name))
         for name, path in found()
     )
@@ -55,7 +58,7 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
     """
 
     def found() -> Iterator[tuple[str, Reason]]:
-        for name, path in classes.of_class('watchdog'):
+        for name, path in sign.of_class('watchdog'):
             state = sysfs.read(f'{path}/state')
             if state != 'inactive':
                 text = 'runs' if state else 'may run: the kernel does not '
@@ -65,20 +68,20 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
                     service_refusals.WATCHDOG.say(name=name, state=text),
                 )
 
-    return classes.by_function(found())
+    return sign.by_function(found())
 
 
 def _tpms(host: Snapshot) -> dict[str, Reason]:
-    return classes.by_function(
+    return sign.by_function(
         (path, service_refusals.TPM.say(name=name))
-        for name, path in classes.of_class('tpm')
+        for name, path in sign.of_class('tpm')
     )
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     """Documentation/ABI/testing/sysfs-ibft: the link device of each NIC."""
     directory = f'{sysfs.SYS}/firmware/ibft'
-    return classes.by_function(
+    return sign.by_function(
         (
             sysfs.place(f'{directory}/{name}/device'),
             service_refusals.BOOTS_FROM.say(name=name),
@@ -106,7 +109,7 @@ def _defaults(host: Snapshot) -> frozenset[str]:
     )
 
 
-SIGNS = (
+_OF_SERVICES = (
     sign.HostSign(
         '/sys/class/ipmi/NAME, /sys/class/iLO/NAME, '
         '/sys/bus/platform/devices/ipmi_bmc.N/ipmiM',
@@ -141,3 +144,165 @@ SIGNS = (
         _route,
     ),
 )
+
+
+# The signs that the host's kernel itself uses a PCI function.
+
+
+# A module that registers the algorithms of the drivers that hold it:
+# drivers/crypto/intel/qat/qat_common. The other drivers do it themselves, or
+# in a module that holds theirs, such as ccp_crypto.
+_LIBRARY = 'intel_qat'
+
+# These do algorithms, but have no secure processor (PSP), which SEV needs:
+# dev_vdata and sp_pci_table in drivers/crypto/ccp/sp-pci.c.
+_WITHOUT_PSP = frozenset({'1022:1468', '1022:1537'})
+
+
+def _channels(host: Snapshot) -> dict[str, Reason]:
+    return sign.by_function(
+        (path, service_refusals.DMA_CHANNEL.say(name=name))
+        for name, path in sign.of_class('dma')
+        if sysfs.read_int(f'{path}/in_use')
+    )
+
+
+def _crypto(host: Snapshot, function: pci.Function) -> Reason | None:
+    # Few hosts use one, and only then are the modules of interest.
+    used = host.once(_algorithms)
+    if not used or function.driver is None or vfio.is_bound(function):
+        return None
+    # iaa_crypto uses work queues that are enabled, and they are a sign of
+    # their own. DSA has the same driver, and does no algorithm.
+    if function.driver == idxd.DRIVER or _is_down(function):
+        return None
+    for module in crypto_modules(function):
+        if module in used:
+            name, driver = used[module]
+            return service_refusals.CRYPTO.say(name=name, driver=driver)
+    return None
+
+
+def _is_down(function: pci.Function) -> bool:
+    """Whether an operator has stopped a QAT device: it does no algorithm.
+
+    Documentation/ABI/testing/sysfs-driver-qat, since Linux 6.0, and
+    qat_crypto_get_instance_node(), which takes devices that are started only.
+    """
+    return 'qat' in function.entries and (
+        sysfs.read(f'{function.path}/qat/state') == 'down'
+    )
+
+
+def crypto_modules(function: pci.Function) -> Iterator[str]:
+    """The modules that can do algorithms on a function that has a driver."""
+    drivers = [pci.driver_directory(function.driver or '')] + [
+        f'{function.path}/{entry}/driver'
+        for entry in sorted(function.entries)
+        if entry.startswith('virtio')
+    ]
+    for each in drivers:
+        if module := sysfs.link(f'{each}/module'):
+            yield module
+            yield from _holders(module)
+            if module in _holders(_LIBRARY):
+                yield _LIBRARY
+
+
+def _holders(module: str) -> list[str]:
+    return sysfs.names(f'{sysfs.SYS}/module/{module}/holders')
+
+
+def _algorithms(host: Snapshot) -> dict[str, tuple[str, str]]:
+    """The algorithm and its driver, by the module, of algorithms in use.
+
+    An algorithm that nobody uses has one reference, its registration:
+    c_show() in crypto/proc.c and crypto_alg_mod_lookup() in crypto/api.c.
+    """
+    found = {}
+    for text in sysfs.read_long(f'{sysfs.PROC}/crypto').split('\n\n'):
+        values = {}
+        for line in text.splitlines():
+            key, _, value = line.partition(':')
+            values[key.strip()] = value.strip()
+        count = values.get('refcnt', '')
+        if count.isdigit() and int(count) > 1:
+            found[values.get('module', '')] = (
+                values.get('name', ''),
+                values.get('driver', ''),
+            )
+    return found
+
+
+def _cxl(host: Snapshot, function: pci.Function) -> Reason | None:
+    name, number = host.once(endpoints).get(function.address, ('', None))
+    if number:
+        return service_refusals.CXL_MEMORY.say(name=name, number=number)
+    return None
+
+
+def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
+    """The endpoint of each CXL device, and its number of decoders in use.
+
+    Documentation/ABI/testing/sysfs-bus-cxl: uport is the memory device, which
+    is below the function. The bridges above it have ports of their own.
+
+    :returns: by the address of the function. The number is None before Linux
+        6.7, which has no file for it
+    """
+    directory = f'{sysfs.SYS}/bus/cxl/devices'
+    found = {}
+    for name in sysfs.names(directory):
+        path = sysfs.place(f'{directory}/{name}')
+        functions = ways.functions_in(sysfs.place(f'{path}/uport'))
+        if name.startswith('endpoint') and functions:
+            number = sysfs.read_int(f'{path}/decoders_committed')
+            found[functions[-1]] = (name, number)
+    return found
+
+
+def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
+    if (
+        function.driver == 'ccp'
+        and function.ids not in _WITHOUT_PSP
+        and sysfs.read(f'{sysfs.SYS}/module/kvm_amd/parameters/sev')
+        in ('Y', '1')
+    ):
+        return service_refusals.GUEST_PROTECTION.say()
+    return None
+
+
+_OF_KERNEL = (
+    sign.HostSign(
+        '/sys/class/dma/dmaNchanM/in_use',
+        'The kernel uses a DMA channel on it, for example for md or NTB.',
+        'Linux 2.6.18',
+        _channels,
+    ),
+    sign.FunctionSign(
+        '/proc/crypto, with /sys/bus/pci/drivers/NAME/module and '
+        '/sys/module/NAME/holders',
+        'Somebody uses an algorithm of its driver (refcnt above 1): dm-crypt, '
+        'IPsec, kTLS, zswap or a program through AF_ALG. Each function with '
+        'the driver counts, because the file does not show which one is used; '
+        'but not a QAT device whose file qat/state says down, nor one of the '
+        'driver idxd, whose work queues are a sign of their own.',
+        'Linux 2.6.15',
+        _crypto,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/cxl/devices/endpointN/uport and decoders_committed',
+        'Memory of this CXL device is mapped: it may be memory of the host.',
+        'Linux 6.7',
+        _cxl,
+    ),
+    sign.FunctionSign(
+        '/sys/module/kvm_amd/parameters/sev',
+        'KVM protects the memory of guests with it, if it has the driver ccp '
+        'and a secure processor (PSP).',
+        'Linux 4.16',
+        _protects,
+    ),
+)
+
+SIGNS = (*_OF_SERVICES, *_OF_KERNEL)

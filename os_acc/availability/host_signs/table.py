@@ -18,10 +18,8 @@ from os_acc.availability.host_signs import block_signs
 from os_acc.availability.host_signs import boot_signs
 from os_acc.availability.host_signs import console_signs
 from os_acc.availability.host_signs import function_signs
-from os_acc.availability.host_signs import interface_signs
-from os_acc.availability.host_signs import kernel_signs
+from os_acc.availability.host_signs import network_signs
 from os_acc.availability.host_signs import port_signs
-from os_acc.availability.host_signs import rdma_signs
 from os_acc.availability.host_signs import service_signs
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
@@ -38,13 +36,11 @@ T = TypeVar('T')
 SIGNS: tuple[sign.Sign, ...] = (
     *console_signs.SIGNS,
     *function_signs.SIGNS,
-    *interface_signs.SIGNS,
-    *rdma_signs.SIGNS,
+    *network_signs.SIGNS,
     *port_signs.SIGNS,
     *block_signs.SIGNS,
     *boot_signs.SIGNS,
     *service_signs.SIGNS,
-    *kernel_signs.SIGNS,
 )
 
 

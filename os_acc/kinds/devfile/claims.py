@@ -10,28 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.claims import conflict
 from os_acc.claims import facts
-from os_acc.claims import functions
 from os_acc.claims import nodes
-from os_acc.claims import resource
 
 
 def claims(
     row: facts.Row, name: str, share: str | None, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the accelerator, the devices behind it, and its numbers.
 
     :param share: which share of it; None: it is not shared
     """
-    mode = resource.EXCLUSIVE if share is None else resource.shared(row.most)
-    yield resource.Claim(nodes.device_file(name), mode, row.van_uuid)
+    mode = conflict.EXCLUSIVE if share is None else conflict.shared(row.most)
+    yield conflict.Claim(nodes.device_file(name), mode, row.van_uuid)
     behind = known.files(name, row.numbers).along(row.noted)
     for wwn in (*behind.namespaces, *behind.in_namespaces):
         namespace = nodes.namespace(wwn)
-        yield resource.Claim(namespace, resource.SHARED, row.van_uuid)
+        yield conflict.Claim(namespace, conflict.SHARED, row.van_uuid)
     for address in behind.functions:
-        yield from functions.of_whole(
-            known, address, resource.SHARED, row.van_uuid
+        yield from nodes.of_whole(
+            known, address, conflict.SHARED, row.van_uuid
         )
     for uuid in behind.mdevs:
         yield from _mdev(row, uuid, known)
@@ -43,69 +42,63 @@ def claims(
 
 def _mdev(
     row: facts.Row, uuid: str, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Share a mediated device, which is a part of its parent."""
     parent = row.device and (known.mdev_parent(uuid) or row.device)
     device = nodes.mdev(known, uuid, parent)
-    yield from resource.claims_of(device, resource.SHARED, row.van_uuid)
+    yield from conflict.claims_of(device, conflict.SHARED, row.van_uuid)
     if parent is not None:
-        yield from functions.of_chip(
-            known, parent, row.instance_uuid, whole=False
-        )
+        yield from nodes.of_chip(known, parent, row.instance_uuid, whole=False)
 
 
 def _queues(
     row: facts.Row, behind: facts.Files, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Share the work queues that the files are."""
     for address, number in behind.queues:
         queue = nodes.queue(known, address, number)
-        yield from resource.claims_of(queue, resource.SHARED, row.van_uuid)
+        yield from conflict.claims_of(queue, conflict.SHARED, row.van_uuid)
         if not known.is_set_up(address):
             # Whoever made the file sets the device up.
-            yield resource.Claim(
-                nodes.setting_up(address), resource.PART, row.van_uuid
+            yield conflict.Claim(
+                nodes.setting_up(address), conflict.PART, row.van_uuid
             )
 
 
 def _functions(
     row: facts.Row, behind: facts.Files, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Share the functions of which the files give more than a work queue."""
     of_queues = {address for address, _ in behind.queues}
     instance = row.instance_uuid
     for address in behind.functions:
         function = nodes.function(known, address, row.device)
         if address not in of_queues:
-            yield from resource.claims_of(function, resource.SHARED, instance)
+            yield from conflict.claims_of(function, conflict.SHARED, instance)
         pf = nodes.pf_of(known, address, row.device)
         if pf != address:
             # Also against who only asks for the PF of a VF
-            yield from functions.of_whole(
-                known, pf, resource.SHARED, row.van_uuid
-            )
-        yield from functions.of_group(
-            known, address, resource.SHARED, instance
-        )
-        yield from functions.of_chip(
+            yield from nodes.of_whole(known, pf, conflict.SHARED, row.van_uuid)
+        yield from nodes.of_group(known, address, conflict.SHARED, instance)
+        yield from nodes.of_chip(
             known, address, instance, whole=True, pf=row.device
         )
 
 
 def _numbers(
     row: facts.Row, name: str, behind: facts.Files
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the numbers, and the devices that they are.
 
     VANs that share an accelerator have both in common.
     """
     for each in row.numbers:
-        yield resource.Claim(nodes.number(each), resource.EXCLUSIVE, name)
+        yield conflict.Claim(nodes.number(each), conflict.EXCLUSIVE, name)
     for each in behind.places:
-        yield resource.Claim(nodes.place(each), resource.EXCLUSIVE, name)
+        yield conflict.Claim(nodes.place(each), conflict.EXCLUSIVE, name)
     for each in behind.around:
-        yield resource.Claim(nodes.place(each), resource.PART, name)
+        yield conflict.Claim(nodes.place(each), conflict.PART, name)
     for wwn in behind.namespaces:
-        yield resource.Claim(nodes.disk(wwn), resource.EXCLUSIVE, name)
+        yield conflict.Claim(nodes.disk(wwn), conflict.EXCLUSIVE, name)
     for wwn in behind.in_namespaces:
-        yield resource.Claim(nodes.disk(wwn), resource.PART, name)
+        yield conflict.Claim(nodes.disk(wwn), conflict.PART, name)

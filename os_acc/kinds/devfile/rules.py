@@ -16,7 +16,6 @@ import itertools
 from os_acc.availability import file_host_use
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
-from os_acc.claims import identities
 from os_acc.claims import vans
 from os_acc.kernel import accounts
 from os_acc.kernel import device_file
@@ -150,7 +149,7 @@ def _in_the_way(
         return
     shares = '/any' if _is_shared(found) else ''
     those = holders.in_the_way(
-        f'{identities.FILE}{found.name}{shares}',
+        f'{vans.FILE}{found.name}{shares}',
         file_groups.device_of(found),
         device_file.texts(each.number for each in found.own),
         found.spec.shared or 0,
@@ -169,7 +168,7 @@ def _queues_taken(
             continue
         address, queue = found_at
         name = idxd_names.name_of(address, queue.number)
-        holder = holders.of_handle(f'{identities.FILE}{name}')
+        holder = holders.of_handle(f'{vans.FILE}{name}')
         if (holder is None or holder.device is None) and (
             van := idxd_names.van_of(queue.label)
         ) is not None:

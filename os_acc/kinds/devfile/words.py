@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from os_acc.claims import identities
+from os_acc.claims import conflict
 from os_acc.claims import meeting
-from os_acc.claims import resource
+from os_acc.claims import vans
 from os_acc.kinds.devfile import refusals as file_refusals
 from os_acc.refusals import reasons
 
@@ -21,7 +21,7 @@ def why(met: meeting.Meeting) -> reasons.Reason:
             number=where.shares, most=where.wanted.most
         )
     if where.node.kind in ('handle', 'device file'):
-        alone = where.wanted != resource.EXCLUSIVE
+        alone = where.wanted != conflict.EXCLUSIVE
         return met.taken('it alone' if alone else None)
     if relation <= Relation.IN and not _is_beside(met):
         return file_refusals.FILE_FUNCTION_TAKEN.say(**said)
@@ -39,6 +39,6 @@ def _is_beside(met: meeting.Meeting) -> bool:
     handle = met.other.handle
     return (
         met.relation is Relation.PART
-        and identities.file_in(handle) is not None
-        and identities.function_in(handle) is None
+        and vans.file_in(handle) is not None
+        and vans.function_in(handle) is None
     )

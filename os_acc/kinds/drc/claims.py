@@ -6,21 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.claims import conflict
 from os_acc.claims import facts
 from os_acc.claims import nodes
-from os_acc.claims import resource
 
 
 def claims(
     row: facts.Row, index: str, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the slot, and its bus, which one instance may have to get.
 
     Slots that may move alone have a part of the bus each.
     """
-    yield resource.Claim(nodes.slot(index), resource.EXCLUSIVE, row.van_uuid)
+    yield conflict.Claim(nodes.slot(index), conflict.EXCLUSIVE, row.van_uuid)
     slot = known.slot(index)
     if row.device is not None and slot is not None and slot.bus is not None:
-        mode = resource.EXCLUSIVE if slot.grouped else resource.PART
+        mode = conflict.EXCLUSIVE if slot.grouped else conflict.PART
         bus = nodes.bus_group(slot.bus)
-        yield resource.Claim(bus, mode, row.instance_uuid)
+        yield conflict.Claim(bus, mode, row.instance_uuid)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.claims import conflict
 from os_acc.claims import facts
 from os_acc.claims import nodes
-from os_acc.claims import resource
 from os_acc.kinds.idxd import names as idxd_names
 
 # The driver idxd sets up all queues of a device together.
@@ -17,16 +17,16 @@ _OS_ACC = 'os-acc'
 
 def claims(
     row: facts.Row, name: str, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the queue, and the setting up of its device if it is to come."""
     address, number = idxd_names.parse(name)
     if row.device is None:
         return
     queue = nodes.queue(known, address, number)
-    yield from resource.claims_of(queue, resource.EXCLUSIVE, row.van_uuid)
+    yield from conflict.claims_of(queue, conflict.EXCLUSIVE, row.van_uuid)
     if not known.is_set_up(address):
-        yield resource.Claim(
-            nodes.setting_up(address), resource.EXCLUSIVE, _OS_ACC
+        yield conflict.Claim(
+            nodes.setting_up(address), conflict.EXCLUSIVE, _OS_ACC
         )
     for each in row.numbers:
-        yield resource.Claim(nodes.number(each), resource.EXCLUSIVE, name)
+        yield conflict.Claim(nodes.number(each), conflict.EXCLUSIVE, name)

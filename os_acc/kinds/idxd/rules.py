@@ -13,8 +13,6 @@ from collections.abc import Mapping
 import dataclasses
 
 from os_acc.availability import functions as availability
-from os_acc.claims import identities
-from os_acc.claims import vans
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as spec_idxd
@@ -22,7 +20,7 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.refusals import reasons
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,35 +115,6 @@ def numbers(device: idxd.Device, settings: spec_idxd.Queues) -> list[int]:
     return list(plan(device, settings).queues)
 
 
-def has_queues(address: str, holders: vans.Vans) -> bool:
-    """Whether VANs have work queues of a function that os-acc has set up."""
-    return any(
-        idxd_names.split(identities.file_in(each.handle) or '')
-        for each in holders.on(address)
-    )
-
-
-def files_given(
-    device: idxd.Device | None, holders: vans.Vans
-) -> dict[int, reasons.Reason]:
-    """Which work queues VANs have as device files, by other entries.
-
-    While the device is not set up, that keeps others from all work queues.
-
-    :returns: who has it, by the number of the work queue
-    """
-    found: dict[int, reasons.Reason] = {}
-    if device is None or not holders:
-        return found
-    for queue in device.queues:
-        name = idxd_names.name_of(device.address, queue.number)
-        for each in holders.in_the_way(f'file/{name}', device.address):
-            other = identities.file_in(each.other.handle) or ''
-            if (there := idxd_names.of_file(other)) is not None:
-                found[there[1]] = each.reason
-    return found
-
-
 def nothing_of(
     spec: device_spec.Spec, function: pci.Function | None
 ) -> Iterator[availability.Obstacle]:
@@ -187,10 +156,10 @@ def _reasons(
     given: Mapping[int, reasons.Reason],
 ) -> Iterator[reasons.Reason]:
     if settings is None:
-        entry = spec_of_device.line(
+        entry = spec_entry.line(
             {
                 'idxd': function.address,
-                **spec_of_device.ids_of(function.address),
+                **spec_entry.ids_of(function.address),
             }
         )
         yield idxd_refusals.NOT_FOR_QUEUES.say(entry=entry)

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from os_acc.claims import identities
 from os_acc.claims import meeting
+from os_acc.claims import vans
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import refusals as idxd_refusals
 from os_acc.refusals import reasons
@@ -20,7 +20,7 @@ def why(met: meeting.Meeting) -> reasons.Reason:
         return met.taken('it')
     if met.relation is Relation.NUMBER:
         return met.number()
-    queue = idxd_names.of_file(identities.file_in(other.handle) or '')
+    queue = idxd_names.of_file(vans.file_in(other.handle) or '')
     if queue is not None:
         return idxd_refusals.FILE_GIVEN.say(
             who=f'instance {other.instance_uuid} (VAN {other.van_uuid})',

@@ -6,19 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.claims import conflict
 from os_acc.claims import facts
-from os_acc.claims import functions
 from os_acc.claims import nodes
-from os_acc.claims import resource
 
 
 def claims(
     row: facts.Row, uuid: str, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the device on its parent."""
     device = nodes.mdev(known, uuid, row.device)
-    yield from resource.claims_of(device, resource.EXCLUSIVE, row.van_uuid)
+    yield from conflict.claims_of(device, conflict.EXCLUSIVE, row.van_uuid)
     if row.device is not None:
-        yield from functions.of_chip(
+        yield from nodes.of_chip(
             known, row.device, row.instance_uuid, whole=False
         )

@@ -21,7 +21,7 @@ from os_acc.kinds.npu import refusals as npu_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
-from os_acc.spec import of_device as spec_of_device
+from os_acc.spec import entry as spec_entry
 
 Obstacle = availability.Obstacle
 
@@ -91,9 +91,9 @@ def _not_offered(address: str) -> reasons.Reason:
     entry = {
         npu_entry.KEY: {},
         'address': address,
-        **spec_of_device.ids_of(address),
+        **spec_entry.ids_of(address),
     }
-    return npu_refusals.NOT_FOR_NPU.say(entry=spec_of_device.line(entry))
+    return npu_refusals.NOT_FOR_NPU.say(entry=spec_entry.line(entry))
 
 
 def _unsuitable(

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.claims import conflict
 from os_acc.claims import facts
 from os_acc.claims import nodes
-from os_acc.claims import resource
 
 
-def claims(row: facts.Row, wwn: str) -> Iterator[resource.Claim]:
+def claims(row: facts.Row, wwn: str) -> Iterator[conflict.Claim]:
     """Claim the namespace."""
     namespace = nodes.namespace(wwn)
-    yield resource.Claim(namespace, resource.EXCLUSIVE, row.van_uuid)
+    yield conflict.Claim(namespace, conflict.EXCLUSIVE, row.van_uuid)

@@ -6,27 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from os_acc.claims import conflict
 from os_acc.claims import facts
-from os_acc.claims import functions
 from os_acc.claims import nodes
-from os_acc.claims import resource
 
 
 def claims(
     row: facts.Row, address: str, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the whole function, its IOMMU group and its place in an FPGA."""
-    yield from functions.of_whole(
-        known, address, resource.EXCLUSIVE, row.van_uuid
-    )
+    yield from nodes.of_whole(known, address, conflict.EXCLUSIVE, row.van_uuid)
     if row.device is None:
         return
     function = nodes.function(known, address, row.device)
-    yield from resource.claims_of(function, resource.EXCLUSIVE, row.van_uuid)
-    yield from functions.of_group(
-        known, address, resource.EXCLUSIVE, row.instance_uuid
+    yield from conflict.claims_of(function, conflict.EXCLUSIVE, row.van_uuid)
+    yield from nodes.of_group(
+        known, address, conflict.EXCLUSIVE, row.instance_uuid
     )
-    yield from functions.of_chip(
+    yield from nodes.of_chip(
         known, address, row.instance_uuid, whole=True, pf=row.device
     )
     yield from _card(row, address, known)
@@ -34,7 +31,7 @@ def claims(
 
 def _card(
     row: facts.Row, address: str, known: facts.Facts
-) -> Iterator[resource.Claim]:
+) -> Iterator[conflict.Claim]:
     """Claim the card of a function, if another function manages the card.
 
     Cyborg reports the user function of a Xilinx card below the management
@@ -43,10 +40,10 @@ def _card(
     there = known.function(address)
     if there is None or there.parent != address:
         return
-    yield resource.Claim(
-        nodes.card(address), resource.EXCLUSIVE, row.instance_uuid
+    yield conflict.Claim(
+        nodes.card(address), conflict.EXCLUSIVE, row.instance_uuid
     )
     if row.device is not None and row.device != address:
-        yield resource.Claim(
-            nodes.card(row.device), resource.PART, row.instance_uuid
+        yield conflict.Claim(
+            nodes.card(row.device), conflict.PART, row.instance_uuid
         )

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from os_acc.claims import identities
 from os_acc.claims import meeting
+from os_acc.claims import vans
 from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 
@@ -14,7 +14,7 @@ Relation = meeting.Relation
 
 def why(met: meeting.Meeting) -> reasons.Reason:
     """Say why a function cannot be given out. See claims.words."""
-    named = identities.function_in(met.other.handle)
+    named = vans.function_in(met.other.handle)
     texts = {
         Relation.SAME: 'it',
         Relation.PART: met.other.handle,

@@ -24,8 +24,8 @@ from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
-from os_acc.privileged import closing
 from os_acc.privileged import context
+from os_acc.privileged import device_users
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
 from os_acc.privileged import offers
@@ -317,7 +317,7 @@ def _wait_until_closed(
 
     :raises DeviceBusy: if one still has
     """
-    closing.wait(
+    device_users.until_closed(
         f'device file {files[0].path}' if files else f'device file {name}',
         lambda: _users(files) if files else [],
         seconds,

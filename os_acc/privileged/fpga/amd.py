@@ -15,7 +15,6 @@ import os
 import re
 
 from os_acc.kernel import pci
-from os_acc.kernel import xclbin
 from os_acc.kernel import xrt
 from os_acc.privileged import arguments
 from os_acc.privileged import command
@@ -47,7 +46,7 @@ def check(address: str, path: str) -> None:
         pass
     with root_copy.opened(path) as (real, file):
         name = os.path.basename(real)
-        card.check_fits(xclbin.read(file, name), name)
+        card.check_fits(xrt.read(file, name), name)
 
 
 @context.entry
@@ -72,7 +71,7 @@ def program(address: str, path: str, digest: str, seconds: float) -> None:
             # What is checked is the copy: nobody can change it any more.
             with open(copy.path, 'rb') as own:
                 name = os.path.basename(real)
-                card.check_fits(xclbin.read(own, name), name)
+                card.check_fits(xrt.read(own, name), name)
             words = [tool, 'program', '--device', card.through]
             words += ['--user', copy.path]
             command.run(address, words, seconds, [*held, copy.lock])

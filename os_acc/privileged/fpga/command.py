@@ -24,7 +24,7 @@ from os_acc.privileged.fpga import root_copy
 from os_acc.privileged.fpga import turn
 from os_acc.spec import commands as spec_commands
 from os_acc.spec import device_spec
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 _WORD = re.compile(r'[\w.-]+')
@@ -191,8 +191,8 @@ def _verify(
     text = output.text
     # Compare whole words: aes256 in the output does not mean aes.
     words = {*_WORD.findall(text), *text.split()}
-    found = {function_ids.canonical(word.strip('.,;-')) for word in words}
-    if function_ids.canonical(values['function_id']) not in found:
+    found = {forms.function_id(word.strip('.,;-')) for word in words}
+    if forms.function_id(values['function_id']) not in found:
         raise exception.DeviceError(
             device=address,
             reason=f'{template[0]}: the device does not have function '

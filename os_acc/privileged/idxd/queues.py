@@ -22,8 +22,8 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
-from os_acc.privileged import closing
 from os_acc.privileged import context
+from os_acc.privileged import device_users
 from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import notes as idxd_notes
@@ -222,7 +222,7 @@ def _wait_until_closed(name: str, van: str, seconds: float) -> None:
 
     :raises DeviceBusy: if one still has
     """
-    closing.wait(
+    device_users.until_closed(
         f'work queue {name}', lambda: idxd_notes.users(name, van), seconds
     )
 

@@ -24,7 +24,6 @@ from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
-from os_acc.privileged import closing
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import file_owners
@@ -157,7 +156,7 @@ def give_back(
         return []
 
     def wait(most: float) -> None:
-        closing.wait(
+        device_users.until_closed(
             npu_rules.label(address),
             lambda: _users(address, name, instance_uuid),
             most,

@@ -35,7 +35,7 @@ from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
 from os_acc.privileged import command
 from os_acc.privileged import root_folder
-from os_acc.spec import trust
+from os_acc.spec import files
 
 # The commands of the package nvme-cli that os-brick may run here. It calls
 # disconnect after a connect has failed, also for what is not os-acc's.
@@ -223,11 +223,11 @@ def secret_config(
 
 
 def _secret(path: str) -> str:
-    trust.check_file(path)
+    files.check_file(path)
     with open(path, encoding='ascii', errors='replace') as file:
         mode = os.fstat(file.fileno()).st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            trust.refuse(
+            files.refuse(
                 path,
                 'mode',
                 stat.filemode(mode),
@@ -235,7 +235,7 @@ def _secret(path: str) -> str:
             )
         found = file.read(_LONGEST_SECRET).strip()
     if not _SECRET.fullmatch(found):
-        trust.refuse(
+        files.refuse(
             path,
             'content',
             '(not shown)',

@@ -24,9 +24,9 @@ from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
 from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
-from os_acc.privileged import closing
 from os_acc.privileged import command
 from os_acc.privileged import context
+from os_acc.privileged import device_users
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
@@ -262,7 +262,7 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
     for obstacle in namespace_use.on_host(wwn, None, snapshot):
         if obstacle.kind is namespace_use.Kind.HOST_USE:
             raise obstacle.error()
-    closing.wait(
+    device_users.until_closed(
         namespace_use.label(wwn), users, seconds, operator.itemgetter(0)
     )
 

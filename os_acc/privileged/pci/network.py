@@ -28,7 +28,7 @@ from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged.pci import records
 from os_acc.privileged.pci import rtnetlink
-from os_acc.texts import port_values
+from os_acc.texts import forms
 
 # The pause between two attempts, while a VF has not come up yet.
 _PAUSE = 0.1
@@ -258,7 +258,7 @@ def _write(
             rtnetlink.write_vf(place.index, place.number, name, value)
             return
         except OSError as err:
-            if value == port_values.NO_MAC and err.errno == errno.EINVAL:
+            if value == forms.NO_MAC and err.errno == errno.EINVAL:
                 value = _ALMOST_NO_MAC
                 continue
             if err.errno not in _NOT_YET or time.monotonic() >= deadline:
@@ -307,7 +307,7 @@ def _check_mac(field: str, value: Any) -> None:
     if (
         not isinstance(value, str)
         or value != value.lower()
-        or not port_values.is_unicast_mac(value)
+        or not forms.is_unicast_mac(value)
     ):
         arguments.refuse(
             field, value, 'a unicast MAC address, in lower case, not zero'
@@ -318,8 +318,8 @@ def _vlan(field: str, value: Any) -> list[int]:
     if not isinstance(value, list | tuple) or len(value) != 2:
         arguments.refuse(field, value, 'the id and the priority of a VLAN')
     return [
-        arguments.whole(value[0], f'{field} (id)', port_values.HIGHEST_VLAN),
+        arguments.whole(value[0], f'{field} (id)', forms.HIGHEST_VLAN),
         arguments.whole(
-            value[1], f'{field} (priority)', port_values.HIGHEST_VLAN_PRIORITY
+            value[1], f'{field} (priority)', forms.HIGHEST_VLAN_PRIORITY
         ),
     ]

@@ -18,7 +18,7 @@ from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options
 from os_acc.bitstreams import reference as bitstream_reference
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 # The other modules of this package import urllib and ssl, which takes time:
 # they are imported only when a bitstream is downloaded.
@@ -93,7 +93,7 @@ def fetched(
         ) from err
     there = source.function_id
     if function_id is not None and (
-        there is not None and not function_ids.same(there, function_id)
+        there is not None and not forms.same_function(there, function_id)
     ):
         raise exception.BitstreamError(
             bitstream=source.label,

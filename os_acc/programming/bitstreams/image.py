@@ -25,8 +25,7 @@ from os_acc.bitstreams import options
 from os_acc.programming.bitstreams import download
 from os_acc.programming.bitstreams import signature
 from os_acc.programming.bitstreams import web
-from os_acc.texts import function_id as function_ids
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 # HTTP status codes of temporary failures.
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -162,7 +161,7 @@ def by_function(function_id: str, region_type: str | None) -> Source:
             for image in _listed(connection, query, label, deadline):
                 # A server may ignore a filter that it does not know.
                 if _is_trusted(image) and all(
-                    function_ids.same(image.get(name), value)
+                    forms.same_function(image.get(name), value)
                     for name, value in wanted.items()
                 ):
                     found[str(image.get('id'))] = image
@@ -263,7 +262,7 @@ def _spellings(text: str) -> list[str]:
         upper case, with and without hyphens
     """
     found = [text]
-    if (uuid := uuid_forms.canonical(text)) is not None:
+    if (uuid := forms.uuid(text)) is not None:
         short = uuid.replace('-', '')
         for form in (uuid, short, uuid.upper(), short.upper()):
             if form not in found:

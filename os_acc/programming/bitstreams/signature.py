@@ -17,7 +17,7 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.bitstreams import options
 from os_acc.deadlines import waiting
-from os_acc.texts import uuid_forms
+from os_acc.texts import forms
 
 # The arguments of cursive's signature_utils.get_verifier(), which are the
 # names of the properties, too.
@@ -91,7 +91,7 @@ def of_image(
             'its signature is incomplete, because it does not have the '
             f'properties {", ".join(missing)}',
         )
-    if uuid_forms.canonical(given[_CERTIFICATE]) is None:
+    if forms.uuid(given[_CERTIFICATE]) is None:
         raise _failed(label, f'its {_CERTIFICATE} is not a UUID')
     trusted = conf.trusted_certificates
     if not trusted:

@@ -32,7 +32,6 @@ from os_acc.kinds.cyborg.driver import program as cyborg_program
 from os_acc.kinds.cyborg.driver import report as cyborg_report
 from os_acc.kinds.cyborg.driver import source as cyborg_source
 from os_acc.kinds.mdev.driver import handles as mdev_handles
-from os_acc.kinds.pci.driver import failures
 from os_acc.kinds.pci.driver import release as pci_release
 from os_acc.programming import regions
 from os_acc.spec import device_spec
@@ -191,7 +190,7 @@ class CyborgDriver(driver.DriverBase):
             and (function := pci.find(van.handle.address)) is not None
         ):
             if not pci_release.is_clean(van, function.address):
-                with failures.noticed(self, function.address):
+                with pci_release.noticed(self, function.address):
                     pci_release.clean(van, function)
             pci_release.finish(van, function)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import pci_address
-from os_acc.texts import function_id as function_ids
+from os_acc.texts import forms
 
 # Cyborg's attach handle types, cyborg/common/constants.py.
 PCI, MDEV, TEST_PCI = 'PCI', 'MDEV', 'TEST_PCI'
@@ -78,7 +78,7 @@ class Found:
     def has_function(self, function_id: str) -> bool:
         """Whether the device reports this function."""
         return any(
-            function_ids.same(function_id, each) for each in self.functions
+            forms.same_function(function_id, each) for each in self.functions
         )
 
     def has(self, handle: objects.AttachHandle) -> bool:

@@ -21,12 +21,12 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
-from os_acc.kernel import boot
 from os_acc.kernel import device_file
+from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
 from os_acc.kinds.devfile.driver import files
-from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def claim_again(by: driver.DriverBase, van: objects.VAN) -> None:
     )
     known = given_files.own_files(van)
     if (
-        van.boot_id == boot.boot_id()
+        van.boot_id == sysfs.boot_id()
         and found.spec.shared is None
         and known != [each.file for each in found.own]
     ):
@@ -100,7 +100,7 @@ def choose(
         lambda found: _claim(by, van, found, None),
         lambda: give_back(van, 0.0),
         'device_spec offers no such device file that is left on this host',
-        entry_reasons.refused(by, specs(), request),
+        listing.refused(by, specs(), request),
     )
 
 
@@ -118,7 +118,7 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
     # The numbers of an earlier boot are those of other devices now. Who has a
     # file open that the instance never got is not waited for.
     now = (
-        van.boot_id == boot.boot_id()
+        van.boot_id == sysfs.boot_id()
         and handle.share is None
         and files.PENDING not in van.driver_data
     )

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import finding
 from os_acc import objects
-from os_acc.claims import file_kinds
+from os_acc.claims import of_handle
 from os_acc.kinds.devfile.driver import claim
 from os_acc.kinds.devfile.driver import files
 from os_acc.kinds.devfile.driver import report
@@ -29,7 +29,7 @@ class DevfileDriver(driver.DriverBase):
             # Other kinds name their handles in their own ways.
             return (
                 isinstance(request.handle, objects.DeviceFileHandle)
-                and file_kinds.kind_of(request.handle.name) is None
+                and of_handle.kind_of(request.handle.name) is None
             )
         wanted = request.resource_class
         return wanted is not None and (

@@ -28,7 +28,6 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.idxd.driver import report
-from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
@@ -118,7 +117,7 @@ class IdxdDriver(driver.DriverBase):
             lambda address: self._take(van, address, None),
             lambda: self._undo(van),
             'device_spec offers no work queues of this kind on this host',
-            entry_reasons.refused(self, self._specs(), request),
+            pci_listing.refused(self, self._specs(), request),
         )
 
     def _serving(
@@ -156,8 +155,8 @@ class IdxdDriver(driver.DriverBase):
         spec = self._specs().find(function)
         settings = None if spec is None else spec.queues
         holders = allocation.holders(self, van)
-        given = idxd_availability.files_given(device, holders)
-        ours = idxd_availability.has_queues(address, holders)
+        given = report.files_given(device, holders)
+        ours = report.has_queues(address, holders)
         allocation.check(
             idxd_availability.obstacles(
                 function, device, settings, ours, given

@@ -13,6 +13,7 @@ from os_acc import finding
 from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
@@ -99,7 +100,7 @@ def _handles(
         name = (holder.handle or '').removeprefix('file/')
         if (parts := idxd_names.split(name)) and parts[0] == address:
             numbers.add(parts[1])
-    given = idxd_availability.files_given(found, holders)
+    given = files_given(found, holders)
     common = list(_common(function, settings, found, holders, given))
     for number in sorted(numbers):
         own = common
@@ -146,7 +147,7 @@ def _common(
         function,
         found,
         settings,
-        idxd_availability.has_queues(address, holders),
+        has_queues(address, holders),
         given,
     )
 
@@ -172,7 +173,7 @@ def shown(
     settings = None if spec is None else spec.queues
     if function is None or (found is None and settings is None):
         return None
-    given = idxd_availability.files_given(found, holders)
+    given = files_given(found, holders)
     refused = next(_common(function, settings, found, holders, given), None)
     told: dict[str, Any] = {
         'address': address,
@@ -243,7 +244,7 @@ def _finding(
     for each in _not_free(function, holders):
         yield finding.Finding(subject, finding.WARNING, each.text, each.remedy)
         return
-    given = idxd_availability.files_given(found, holders)
+    given = files_given(found, holders)
     if found is not None and not any(
         _common(function, spec.queues, found, holders, given)
     ):
@@ -251,3 +252,32 @@ def _finding(
         yield finding.Finding(
             subject, finding.OK, f'{found.name}: {count} for programs'
         )
+
+
+def has_queues(address: str, holders: vans.Vans) -> bool:
+    """Whether VANs have work queues of a function that os-acc has set up."""
+    return any(
+        idxd_names.split(vans.file_in(each.handle) or '')
+        for each in holders.on(address)
+    )
+
+
+def files_given(
+    device: idxd.Device | None, holders: vans.Vans
+) -> dict[int, reasons.Reason]:
+    """Which work queues VANs have as device files, by other entries.
+
+    While the device is not set up, that keeps others from all work queues.
+
+    :returns: who has it, by the number of the work queue
+    """
+    found: dict[int, reasons.Reason] = {}
+    if device is None or not holders:
+        return found
+    for queue in device.queues:
+        name = idxd_names.name_of(device.address, queue.number)
+        for each in holders.in_the_way(f'file/{name}', device.address):
+            other = vans.file_in(each.other.handle) or ''
+            if (there := idxd_names.of_file(other)) is not None:
+                found[there[1]] = each.reason
+    return found

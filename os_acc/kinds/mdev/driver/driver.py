@@ -28,8 +28,6 @@ from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles as mdev_handles
-from os_acc.kinds.mdev.driver import room as mdev_room
-from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
@@ -102,7 +100,7 @@ class MdevDriver(driver.DriverBase):
 
     def get_devices(self) -> list[objects.Device]:
         made, holders = mdev.devices(), allocation.holders(self)
-        room = mdev_room.Room(made)
+        room = mdev_handles.Room(made)
         return choosing.report(
             self,
             mdev_types.parents(),
@@ -173,7 +171,7 @@ class MdevDriver(driver.DriverBase):
         parent: str,
         made: list[mdev.Mdev],
         holders: allocated.Holders,
-        room: mdev_room.Room,
+        room: mdev_handles.Room,
     ) -> objects.Device | None:
         offered = self._parent(parent)
         if offered is None:
@@ -333,7 +331,7 @@ class MdevDriver(driver.DriverBase):
         kind = mdev_types.type_of(wanted.parent, wanted.type)
         is_pci = pci.is_address(wanted.parent)
         function = pci.find(wanted.parent) if is_pci else None
-        room = mdev_room.Room(mdev.devices())
+        room = mdev_handles.Room(mdev.devices())
         left = room.left(function, kind, limit)
         if not kind.available or (left is not None and left < 1):
             raise mdev.exhausted(wanted)
@@ -374,7 +372,7 @@ class MdevDriver(driver.DriverBase):
             lambda handle: self._make(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
-            entry_reasons.refused(self, self._specs(), request),
+            pci_listing.refused(self, self._specs(), request),
         )
 
     def _serving(

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable
 import logging
 
 from oslo_config import cfg
@@ -13,6 +15,8 @@ from os_acc import log
 from os_acc import objects
 from os_acc.drivers import allocation
 from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
+from os_acc.kernel import pci
 from os_acc.privileged import root_folder
 
 LOG = logging.getLogger(__name__)
@@ -99,3 +103,58 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'mdev %s removed', wanted.uuid
     )
+
+
+# How many mediated devices fit into a card.
+
+
+class Room:
+    """How many more mediated devices of each type fit into each card.
+
+    The VFs of a card may be parents that share its capacity. Each of them
+    shows that one more can be made, until the card is full. So the report
+    counts no more of them than fit, from the first VF on.
+    """
+
+    def __init__(self, made: Iterable[mdev.Mdev]) -> None:
+        self._taken = collections.Counter(
+            (_card_of(each.parent), each.type) for each in made
+        )
+
+    def left(
+        self,
+        function: pci.Function | None,
+        kind: mdev_types.Type,
+        limit: int | None,
+    ) -> int | None:
+        """How many more of a type fit into a card; None if that is unknown.
+
+        :param function: the parent, if it is a PCI function
+        :param limit: max_instances of device_spec; None: as the driver says
+        """
+        is_vf = function is not None and function.is_vf
+        most = limit or (kind.maximum if is_vf else None)
+        if most is None:
+            return None
+        card = function.parent if function is not None else kind.parent
+        return max(0, most - self._taken[card, kind.name])
+
+    def take(
+        self,
+        function: pci.Function | None,
+        kind: mdev_types.Type,
+        limit: int | None,
+    ) -> int:
+        """How many more of a type to report for a parent. See left()."""
+        left = self.left(function, kind, limit)
+        if left is None:
+            return kind.available
+        number = min(kind.available, left)
+        card = function.parent if function is not None else kind.parent
+        self._taken[card, kind.name] += number
+        return number
+
+
+def _card_of(parent: str) -> str:
+    function = pci.find(parent) if pci.is_address(parent) else None
+    return function.parent if function is not None else parent

@@ -26,7 +26,6 @@ from os_acc.kinds.npu import facts as npu_facts
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
 from os_acc.kinds.npu.driver import report
-from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 
@@ -120,7 +119,7 @@ class NPUDriver(driver.DriverBase):
             lambda address: self._take(van, address),
             lambda: self._undo(van),
             'device_spec offers no such NPU on this host',
-            entry_reasons.refused(self, specs, request),
+            pci_listing.refused(self, specs, request),
         )
 
     def _take(self, van: objects.VAN, address: str) -> None:

@@ -25,7 +25,7 @@ from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import rules as availability
 from os_acc.kinds.nvme_of.driver import report
-from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class NVMeOFDriver(driver.DriverBase):
             lambda wwn: self._take(van, wwn),
             lambda: self._undo(van),
             'device_spec offers no such namespace',
-            entry_reasons.refused(self, _specs(), request),
+            listing.refused(self, _specs(), request),
         )
 
     def is_intact(self, van: objects.VAN) -> bool:

@@ -14,7 +14,7 @@ from os_acc import objects
 from os_acc.availability import companions
 from os_acc.availability import storage
 from os_acc.drivers import allocation
-from os_acc.journal import reservations
+from os_acc.journal import health as health_rows
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import release
@@ -56,7 +56,7 @@ def reserve_later(
     if spec is not None and spec.one_time_use:
         van.driver_data = {
             **van.driver_data,
-            reservations.RESERVE: 'device_spec has one_time_use, and '
+            health_rows.RESERVE: 'device_spec has one_time_use, and '
             f'instance {van.instance_uuid} had it',
         }
         van.save()

@@ -24,13 +24,12 @@ from os_acc.availability import storage
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
-from os_acc.kernel import boot
 from os_acc.kernel import pci
 from os_acc.kernel import reset
+from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import companions
-from os_acc.kinds.pci.driver import entry_reasons
 from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.pci.driver import port
@@ -190,7 +189,7 @@ class Claims:
             'host; os-acc device spec proposes lines for device_spec',
             itertools.chain(
                 unreadable.values(),
-                entry_reasons.refused(self._by, self._specs(), request),
+                pci_listing.refused(self._by, self._specs(), request),
             ),
         )
 
@@ -399,7 +398,7 @@ class Claims:
                 if not vfio.is_bound(function):
                     # Without a reboot it may be bound to nothing, and goes
                     # back to the driver that it had at first.
-                    if van.boot_id != boot.boot_id():
+                    if van.boot_id != sysfs.boot_id():
                         data.pop(release.DRIVER_BEFORE, None)
                     data |= taking.before(self._by, van, function, spec, bind)
                 data |= taking.companions_before(

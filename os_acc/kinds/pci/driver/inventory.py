@@ -29,7 +29,6 @@ from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.kernel import guest_use
 from os_acc.kernel import pci
-from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import companions as own_companions
 from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.refusals import reasons
@@ -108,7 +107,7 @@ class _View:
         # Either all VFs of a PF are alone in their IOMMU groups or none is,
         # since grouping depends on the bridges above: pci_device_group() in
         # drivers/iommu/iommu.c.
-        alone = vfio.is_alone(vfs[0])
+        alone = _is_alone(vfs[0])
         refused = self._refused(vfs[0], spec)
         handles = [self._handle(vf, spec, alone, refused) for vf in vfs]
         return self._device(pf, kind, handles)
@@ -324,9 +323,15 @@ def _count(
         if pf in seen:
             return
         seen.add(pf)
-        if vfio.is_alone(function):
+        if _is_alone(function):
             return
     group = function.iommu_group
     if group is not None:
         groups[function.address] = group
         count[group] += 1 if pf is None else 2
+
+
+def _is_alone(function: pci.Function) -> bool:
+    """Whether a function is in an IOMMU group that has no other member."""
+    group = function.iommu_group
+    return group is not None and pci.group_members(group) == [function.address]

@@ -15,9 +15,9 @@ from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc.drivers import allocation
-from os_acc.kernel import boot
 from os_acc.kernel import network
 from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
 
@@ -80,7 +80,7 @@ def state(
     wanted = request.port.settings() if request.port is not None else {}
     if not wanted:
         return data
-    now = boot.boot_id()
+    now = sysfs.boot_id()
     if PORT in known and json.loads(known[PORT])['boot'] == now:
         return {**data, PORT: known[PORT]}
     from os_acc.privileged.pci import network as privileged
@@ -123,7 +123,7 @@ def restore(van: objects.VAN) -> None:
     :raises: as privileged.network.restore_port
     """
     record = _record(van)
-    if record is None or record['boot'] != boot.boot_id():
+    if record is None or record['boot'] != sysfs.boot_id():
         return
     from os_acc.privileged.pci import network as privileged
 

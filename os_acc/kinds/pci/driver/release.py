@@ -17,14 +17,14 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.availability import storage
 from os_acc.drivers import allocation
-from os_acc.kernel import boot
+from os_acc.journal import health
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import companions
-from os_acc.kinds.pci.driver import failures
 from os_acc.kinds.pci.driver import port
 from os_acc.privileged import root_folder
+from os_acc.programming import announcing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _give_back(
     if is_clean(van, address):
         before = data.get(DRIVER_BEFORE)
     else:
-        with failures.noticed(by, address):
+        with noticed(by, address):
             before = _cleaned(van, function, data, shares)
     if own:
         # Before the host's own driver of the VF reads them.
@@ -140,7 +140,7 @@ def _give_back(
             function.driver or 'none',
             data.get(DRIVER_BEFORE, 'none'),
         )
-    failures.check_answers(by, address)
+    check_answers(by, address)
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:
@@ -191,7 +191,7 @@ def _cleaned(
     before = data.get(DRIVER_BEFORE)
     ours = data[BIND] == device_spec.BIND_OS_ACC
     # After a reboot it is bound to its driver again, but was not cleaned.
-    rebooted = van.boot_id != boot.boot_id()
+    rebooted = van.boot_id != sysfs.boot_id()
     foreign = function.driver not in (None, before)
     stores = storage.is_storage(function)
     if ours and foreign and not vfio.is_bound(function):
@@ -333,3 +333,42 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
         _REPORT_EVERY,
     ):
         yield
+
+
+# Functions that fail when they are given back are given to nobody.
+
+
+@contextlib.contextmanager
+def noticed(by: driver.DriverBase, address: str) -> Iterator[None]:
+    """Mark a function as unhealthy that fails while it is cleaned.
+
+    That is if its reset or its cleaning fails or does not end, and if it does
+    not answer afterwards or has left the bus. An error stays an error.
+
+    :param by: its driver
+    :param address: of the function, which is there
+    """
+    try:
+        yield
+    except (exception.CleaningFailed, exception.Timeout) as err:
+        announcing.mark(
+            by, address, health.CLEANING, f'it was not cleaned: {err}'
+        )
+        raise
+    check_answers(by, address)
+
+
+def check_answers(by: driver.DriverBase, address: str) -> None:
+    """Mark a function as unhealthy that does not answer any more."""
+    if pci.answers(address):
+        return
+    gone = pci.inode(address) is None
+    announcing.mark(
+        by,
+        address,
+        health.GONE,
+        'it has left the bus while it was released, and has not come back'
+        if gone
+        else 'it does not answer after its cleaning: its configuration space '
+        'reads as ones',
+    )

@@ -15,7 +15,7 @@ from os_acc import finding
 from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
-from os_acc.availability import vfio_driver
+from os_acc.availability import vfio_rules
 from os_acc.availability.host_signs import blind_spots
 from os_acc.claims import allocated
 from os_acc.drivers import allocation
@@ -101,7 +101,7 @@ def show(
         'numa node': function.numa_node,
         'kernel driver': function.driver,
         'driver override': _override(function),
-        'vfio driver': vfio_driver.driver_for(
+        'vfio driver': vfio_rules.driver_for(
             function, spec or device_spec.Spec()
         ),
         'iommu group': group,
@@ -199,7 +199,7 @@ def findings(
     if any(_is_of_nic(function, spec) for function, spec in functions):
         yield _pyroute2()
     holders = allocation.holders(by)
-    variants = {vfio_driver.driver_for(f, spec) for f, spec in functions}
+    variants = {vfio_rules.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
     if not specs.entries:

@@ -13,8 +13,9 @@ from os_acc import log
 from os_acc import objects
 from os_acc.availability import companions as companion_functions
 from os_acc.availability import functions as availability
-from os_acc.availability import vfio_driver
+from os_acc.availability import vfio_rules
 from os_acc.drivers import allocation
+from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import reset
 from os_acc.kernel import vfio
@@ -64,9 +65,9 @@ def before(
     if not vfio.has_groups():
         data[release.IOMMUFD] = 'yes'
     if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
-        data[release.VFIO_DRIVER] = vfio_driver.driver_for(function, spec)
+        data[release.VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
     if bind == device_spec.BIND_OS_ACC:
-        data[release.VFIO_DRIVER] = vfio_driver.driver_for(function, spec)
+        data[release.VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
         if function.driver is not None:
             data[release.DRIVER_BEFORE] = function.driver
         # Another VAN of the instance has bound it to VFIO.
@@ -199,5 +200,18 @@ def is_live_migratable(
     if spec.live_migratable is not None:
         return spec.live_migratable
     if bind == device_spec.BIND_NONE and function.driver is not None:
-        return vfio.is_migratable(function.driver)
-    return vfio.is_migratable(vfio_driver.driver_for(function, spec))
+        return _is_migratable(function.driver)
+    return _is_migratable(vfio_rules.driver_for(function, spec))
+
+
+def _is_migratable(driver: str) -> bool:
+    """Whether guests can be live migrated with functions on a VFIO driver.
+
+    vfio-pci cannot save the state of a device; a variant driver is made to do
+    so. The exception is in drivers/vfio/pci/nvgrace-gpu. Whether the device's
+    firmware supports it too, only the guest's start shows.
+    """
+    return not any(
+        modules.same(driver, name)
+        for name in (modules.VFIO_PCI, 'nvgrace_gpu_vfio_pci')
+    )

@@ -34,7 +34,7 @@ from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu
 from os_acc.kernel import vgpu_cards
 from os_acc.kernel import vgpu_config
-from os_acc.kinds.pci.driver import entry_reasons
+from os_acc.kinds.pci.driver import listing
 from os_acc.kinds.pci.driver import release as pci_release
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.kinds.vgpu.driver import report as vgpu_report
@@ -336,7 +336,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             'device_spec offers no such VF of this host',
             itertools.chain(
                 unreadable.values(),
-                entry_reasons.refused(self, device_spec.load(CONF), request),
+                listing.refused(self, device_spec.load(CONF), request),
             ),
         )
 

@@ -1,27 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The signs that an interface or RDMA device is used where sysfs shows none.
-
-Another network namespace may have it, or programs use its verbs.
-"""
+"""The signs that the host uses a network interface or an RDMA device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from os_acc.availability.host_signs import classes
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.kernel import network
 from os_acc.kernel import pci
 from os_acc.kernel import rdma
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.refusals import reasons
+from os_acc.refusals import refusals
 from os_acc.refusals import service_refusals
 
 Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
+
+_IFF_UP = 0x1  # include/uapi/linux/if.h
+
+
+def _in_another(host: Snapshot, name: str) -> Reason | None:
+    master = sysfs.link(f'{host.interfaces[name]}/master')
+    if master is None:
+        return None
+    return refusals.IN_INTERFACE.say(name=name, master=master)
+
+
+def _carries(host: Snapshot, name: str) -> Reason | None:
+    for entry in sysfs.names(host.interfaces[name]):
+        if entry.startswith('upper_'):
+            upper = entry.removeprefix('upper_')
+            return refusals.CARRIES_INTERFACE.say(name=name, upper=upper)
+    return None
+
+
+def _is_up(host: Snapshot, name: str) -> Reason | None:
+    if int(network.read(name, 'flags') or '0', 0) & _IFF_UP:
+        return refusals.INTERFACE_UP.say(name=name)
+    return None
+
+
+_OF_INTERFACES = (
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/master',
+        'It is in a bridge, a bond, a VRF or Open vSwitch.',
+        'Linux 3.14, for a bond 2.6',
+        _in_another,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/upper_OTHER',
+        'Another interface, such as a VLAN or a macvlan, is set up on it.',
+        'Linux 3.14',
+        _carries,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/flags',
+        'It is up. Whatever has a route, an address or a connection through '
+        'it needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their '
+        'targets.',
+        'Linux 2.6.12',
+        _is_up,
+    ),
+)
+
+
+# The signs that an interface or RDMA device is used where sysfs shows none.
+#
+# Another network namespace may have it, or programs use its verbs.
+
 
 _CLASS_USB = 0x0C03
 
@@ -68,7 +119,7 @@ def _below(path: str) -> Iterator[tuple[str, str]]:
 
 def _users(host: Snapshot) -> dict[str, Reason]:
     numbers = rdma.user_contexts()
-    return classes.by_function(
+    return sign.by_function(
         (path, service_refusals.RDMA_USERS.say(name=name, number=number))
         for name, path in rdma.places().items()
         if (number := numbers.get(name))
@@ -89,7 +140,7 @@ def untold(host: Snapshot) -> dict[str, str]:
     }
 
 
-SIGNS = (
+_OF_RDMA = (
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/net and infiniband',
         'The directory is there, and is empty or has more links than '
@@ -106,3 +157,5 @@ SIGNS = (
         _users,
     ),
 )
+
+SIGNS = (*_OF_INTERFACES, *_OF_RDMA)
