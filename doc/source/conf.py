@@ -181,19 +181,38 @@ def _name_description(app, doctree, _docname):
     page[1:first] = [nodes.section('', title, *text, ids=['description'])]
 
 
-def _mark_short_names(_app, _page, _template, context, _doctree):
-    """Mark the words of code that os-acc.css keeps in one line."""
+def _hide_signature(_app, _what, _name, obj, _options, _signature, returned):
+    """Hide the (**kwargs) of classes whose fields or message name them."""
+    bases = (ovo_base.VersionedObject, exception.ExceptionBase)
+    if inspect.isclass(obj) and issubclass(obj, bases) and obj not in bases:
+        return '', returned
+    return None
+
+
+def _break_names(_app, _page, _template, context, _doctree):
+    """Say where the words of code may go to the next line.
+
+    A short word is marked, and os-acc.css does not break it. A long one, such
+    as a path, breaks after a slash.
+    """
+
+    def breakable(match):
+        if len(match[1]) <= 24:
+            return f'<span class="pre short">{match[1]}</span>'
+        return f'<span class="pre">{match[1].replace("/", "/<wbr>")}</span>'
+
     context['body'] = re.sub(
-        r'<span class="pre">(?=[^<]{1,24}<)',
-        '<span class="pre short">',
+        r'<span class="pre">([^<]+)</span>',
+        breakable,
         context.get('body', ''),
     )
 
 
 def setup(app):
-    app.connect('html-page-context', _mark_short_names)
+    app.connect('html-page-context', _break_names)
     app.connect('doctree-resolved', _leave_out_links)
     app.connect('doctree-resolved', _name_description)
+    app.connect('autodoc-process-signature', _hide_signature)
     app.connect('autodoc-process-docstring', _list_fields)
     app.connect('autodoc-process-docstring', _give_message)
     app.connect('autodoc-process-docstring', _join_raises)
