@@ -10,8 +10,10 @@ import sys
 
 from docutils import nodes
 from oslo_versionedobjects import base as ovo_base
+from sphinx import addnodes
 
 from os_acc import exception
+from os_acc.cli import usage
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'ext'))
 
@@ -158,6 +160,15 @@ def _join_raises(_app, _what, _name, _obj, _options, lines):
     lines[:] = text.split('\n')
 
 
+def _say_help(_app, doctree):
+    """Give the options of cliff the texts that os-acc --help has."""
+    for option in doctree.findall(addnodes.desc):
+        names = [each.astext() for each in option.findall(addnodes.desc_name)]
+        for name in usage.TEXTS.keys() & set(names):
+            (content,) = option.findall(addnodes.desc_content)
+            content[:] = [nodes.paragraph('', usage.TEXTS[name])]
+
+
 def _leave_out_links(app, doctree, _docname):
     """Print only the titles of other pages in the man page."""
     if app.builder.name != 'man':
@@ -181,19 +192,40 @@ def _name_description(app, doctree, _docname):
     page[1:first] = [nodes.section('', title, *text, ids=['description'])]
 
 
-def _mark_short_names(_app, _page, _template, context, _doctree):
-    """Mark the words of code that os-acc.css keeps in one line."""
+def _hide_signature(_app, _what, _name, obj, _options, _signature, returned):
+    """Hide the (**kwargs) of classes whose fields or message name them."""
+    bases = (ovo_base.VersionedObject, exception.ExceptionBase)
+    if inspect.isclass(obj) and issubclass(obj, bases) and obj not in bases:
+        return '', returned
+    return None
+
+
+def _break_names(_app, _page, _template, context, _doctree):
+    """Say where the words of code may go to the next line.
+
+    A short word is marked, and os-acc.css does not break it. A long one, such
+    as a path, breaks after a slash or an underscore.
+    """
+
+    def breakable(match):
+        if len(match[1]) <= 24:
+            return f'<span class="pre short">{match[1]}</span>'
+        word = re.sub(r'(?<=\w)[/_]', r'\g<0><wbr>', match[1])
+        return f'<span class="pre">{word}</span>'
+
     context['body'] = re.sub(
-        r'<span class="pre">(?=[^<]{1,24}<)',
-        '<span class="pre short">',
+        r'<span class="pre">([^<]+)</span>',
+        breakable,
         context.get('body', ''),
     )
 
 
 def setup(app):
-    app.connect('html-page-context', _mark_short_names)
+    app.connect('html-page-context', _break_names)
+    app.connect('doctree-read', _say_help)
     app.connect('doctree-resolved', _leave_out_links)
     app.connect('doctree-resolved', _name_description)
+    app.connect('autodoc-process-signature', _hide_signature)
     app.connect('autodoc-process-docstring', _list_fields)
     app.connect('autodoc-process-docstring', _give_message)
     app.connect('autodoc-process-docstring', _join_raises)

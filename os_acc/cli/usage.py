@@ -13,7 +13,7 @@ from os_acc.cli import tables
 
 # The help of what argparse and cliff add, in one style: lower case, no full
 # stop.
-_TEXTS = {
+TEXTS = {
     '--help': 'show this help and exit',
     '--version': 'show the version of os-acc and exit',
     '--verbose': 'write more to standard error; may be repeated',
@@ -74,8 +74,8 @@ class _PlainHelp(argparse.HelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         for option in action.option_strings:
-            if option in _TEXTS:
-                return _TEXTS[option]
+            if option in TEXTS:
+                return TEXTS[option]
         return super()._get_help_string(action)
 
 
