@@ -213,8 +213,10 @@ def restore(described: metadata.Metadata) -> list[str]:
         except exception.ExceptionBase as err:
             failed.append(f'claim {uid}: {errors.text_of(err)}')
     try:
-        described.restore({van.instance_uuid for van in os_acc.get_vans()})
-    except (OSError, ValueError) as err:
+        there = {van.instance_uuid for van in os_acc.get_vans()}
+        for uid, error in described.restore(there).items():
+            failed.append(f'metadata of {uid}: {errors.text_of(error)}')
+    except OSError as err:
         failed.append(f'metadata files: {errors.text_of(err)}')
     return failed
 
