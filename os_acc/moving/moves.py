@@ -201,7 +201,7 @@ def make_theirs(
     """
     prepare_module.make_intact(host, entries, step, live=False)
     if live:
-        _attach(host, entries, step)
+        _attach(host, entries, step, live=True)
     _settle(host, entries, step)
 
 
@@ -213,6 +213,9 @@ def take_back(
 ) -> None:
     """Let outgoing VANs be the instance's again, on the source.
 
+    What was detached is attached again. If the guest has ended meanwhile, it
+    gets the devices at its next start.
+
     :param runs_with_them: its guest runs with the devices that it was not
         detached from, which must then not be prepared again
     """
@@ -220,7 +223,8 @@ def take_back(
     prepare_module.make_intact(
         host, entries, step, live=runs_with_them and not detached
     )
-    _attach(host, detached, step)
+    runs = guests.runs(host, detached) if detached else None
+    _attach(host, detached, step, live=runs is not False)
     for entry in entries:
         entry.van.migration_uuid = None
     _settle(host, entries, step)
@@ -250,12 +254,16 @@ def _attach(
     host: host_module.Host,
     entries: Sequence[journal.Entry],
     step: steps.Steps,
+    live: bool,
 ) -> None:
-    """Attach VANs to a running guest; what is attached already stays so."""
+    """Attach VANs to a guest; what is attached already stays so.
+
+    :param live: the guest runs
+    """
     if not entries:
         return
     for entry in entries:
-        entry.live = entry.attached = True
+        entry.live, entry.attached = live, True
     host.journal.mark(entries, entries[0].van.state)
     for entry in entries:
         step.plug(entry)

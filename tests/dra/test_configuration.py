@@ -11,6 +11,7 @@ import stand_in_kubelet
 import vendor
 
 import os_acc
+from os_acc import exception
 from os_acc_dra import attributes
 from os_acc_dra import configuration
 from os_acc_dra import errors
@@ -118,6 +119,25 @@ def test_a_bitstream_that_is_none(value):
         read(entry('FromClass', bitstream=value))
 
 
+@pytest.mark.parametrize(
+    'value',
+    [
+        ['https://user:s3cr3t@images/aes'],
+        {'url': 'https://user:s3cr3t@images/aes'},
+        'https://user:s3cr3t@images/' + 'a' * 5000,
+    ],
+)
+def test_an_error_has_no_password(value):
+    with pytest.raises(errors.ClaimRefused) as caught:
+        read(entry('FromClass', bitstream=value))
+    assert 's3cr3t' not in str(caught.value)
+    wrong = entry('FromClass')
+    wrong['opaque']['parameters'] = value
+    with pytest.raises(errors.ClaimRefused) as caught:
+        read(wrong, entry('FromClass', apiVersion=value))
+    assert 's3cr3t' not in str(caught.value)
+
+
 def test_a_wrong_entry_takes_no_device(node):
     claim = node.claim('one', ONE, config=[entry('FromClaim', functoin='x')])
     with pytest.raises(stand_in_kubelet.PrepareFailed, match='functoin'):
@@ -187,3 +207,31 @@ def test_the_request_has_function_and_bitstream(node, monkeypatch):
         'aes-256',
         '/srv/aes.bin',
     )
+
+
+def test_the_journal_has_no_password_of_a_url(node, tmp_path, monkeypatch):
+    """After a reboot the bitstream is that of the claim."""
+    tool = vendor.installed(node.kernel, tmp_path / 'vendor')
+    wanted = entry(
+        'FromClass', function='aes', bitstream=tool.bitstream('aes')
+    )
+    name = offers.name_of(f'pci/{vendor.VFS[0]}')
+    claim = node.claim('one', name, config=[wanted])
+    ids = node.kubelet.prepare(claim)
+
+    def replug(instance, progress):
+        raise exception.PlugException(
+            instance=instance, err='its secret is not in the journal'
+        )
+
+    monkeypatch.setattr(os_acc, 'replug', replug)
+    node.kubelet.prepared.clear()
+    assert node.kubelet.prepare(claim) == ids
+    # Without a bitstream there is nothing else to try.
+    other = node.claim('two', offers.name_of(f'pci/{vendor.VFS[1]}'))
+    node.kubelet.prepare(other)
+    node.kubelet.prepared.clear()
+    with pytest.raises(
+        stand_in_kubelet.PrepareFailed, match='not in the journal'
+    ):
+        node.kubelet.prepare(other)

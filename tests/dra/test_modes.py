@@ -96,6 +96,19 @@ def test_the_metadata_of_a_claim_of_a_template(node):
     assert body['podClaimName'] == 'gpu'
 
 
+@pytest.mark.parametrize('name', ['../../../../../etc', 'a/b', 'A', ''])
+def test_a_template_that_a_user_has_made_up(node, name):
+    """The path of a mount stays in its directory."""
+    claim = node.claim('one', ONE)
+    claim['metadata']['annotations'] = {
+        'resource.kubernetes.io/pod-claim-name': name
+    }
+    node.server.put(f'{CLAIMS}/one', claim)
+    ((path, body),) = read(node, node.kubelet.prepare(claim)).items()
+    assert path == f'{INSIDE}/resourceclaims/one/acc0/{DRIVER}-metadata.json'
+    assert 'podClaimName' not in body
+
+
 def test_one_file_for_each_request(node):
     claim = node.claim('both', ONE, TWO, THREE)
     results = claim['status']['allocation']['devices']['results']
@@ -173,6 +186,24 @@ def test_the_start_writes_specs_of_the_files_again(node):
     assert not list(
         node.kubelet.directory.rglob(f'*{gone["metadata"]["uid"]}*')
     )
+
+
+def test_a_damaged_file_stops_no_other_claim(node):
+    """The power has failed, or somebody has put something there."""
+    first, second = node.claim('one', ONE), node.claim('two', TWO)
+    ids = node.kubelet.prepare(first, second)
+    before = read(node, ids)
+    data = node.kubelet.directory / 'plugins' / DRIVER / 'metadata'
+    for path in (node.kernel.root / 'run/cdi').iterdir():
+        path.unlink()
+    (data / 'lost+found').mkdir()
+    damaged = {first['metadata']['uid'], 'lost+found'}
+    (data / first['metadata']['uid'] / 'spec.json').write_text('')
+    failed = str(node_module.restore(node.described))
+    assert {uid for uid in damaged if uid in failed} == damaged
+    assert read(node, ids[2:]).items() <= before.items()
+    node.kubelet.prepared.clear()
+    assert read(node, node.kubelet.prepare(first, second)) == before
 
 
 def test_a_start_without_any_claim(node):

@@ -442,6 +442,26 @@ def asked_for(claim):
     return messages.DRA['NodePrepareResourcesRequest'](claims=[wanted])
 
 
+def test_a_process_that_may_have_no_more_threads(node, monkeypatch):
+    """The claim fails, and the next call begins anew."""
+    one, two = node.claim('one', ONE), node.claim('two', TWO)
+    start, refused = threading.Thread.start, [f'prepare {uid_of(one)}']
+
+    def limited(thread):
+        if thread.name in refused:
+            refused.remove(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', limited)
+    answers = node.kubelet.call('NodePrepareResources', [one, two])
+    assert "can't start new thread" in answers[uid_of(one)].error
+    assert not answers[uid_of(two)].error
+    assert identities() == {f'pci/{PAIR[0]}'}
+    node.kubelet.prepare(one)
+    assert identities() == {f'pci/{GPU}', f'pci/{PAIR[0]}'}
+
+
 def test_a_call_that_the_kubelet_has_given_up_ends(node):
     """Its thread is free at once, and the end of the driver is not late."""
     claim, slow = node.claim('one', ONE), Slow(node)

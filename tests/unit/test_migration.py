@@ -99,6 +99,22 @@ def test_a_replug_that_is_aborted_attaches_again(hosts, info):
     assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
 
 
+@pytest.mark.parametrize('reboots', [False, True])
+def test_a_replug_whose_guest_ends_is_aborted(hosts, info, reboots):
+    """Its source fails or it shuts down: its next start gets the devices."""
+    handed_over(hosts, info, live=True)
+    if reboots:
+        hosts.reboot(SOURCE)
+    else:
+        hosts.stop_guest(info.uuid)
+    assert on(hosts, TARGET, migration.abort, info, MIGRATION) == 2
+    assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 2
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+    hosts.start_guest(info.uuid, SOURCE)
+    assert len(hosts.guests.devices[info.uuid]) == 2
+    hosts.check({info.uuid: 2})
+
+
 def test_a_guest_that_does_not_let_go_keeps_all(hosts, info, monkeypatch):
     first = hosts.vans(SOURCE, info.uuid)[0].uuid
     unplug = moving_hosts.GuestPlugin.unplug

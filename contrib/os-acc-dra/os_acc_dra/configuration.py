@@ -21,6 +21,7 @@ import dataclasses
 import re
 from typing import Any
 
+from os_acc.texts import masking
 from os_acc_dra import errors
 
 API_VERSION = 'os-acc.openstack.org/v1'
@@ -139,6 +140,7 @@ def _read(parameters: Any, where: str) -> dict[str, Any]:
 
 
 def _refused(where: str, value: Any, expected: str) -> errors.ClaimRefused:
+    # The events of a Pod show it to any user of its namespace.
     return errors.ClaimRefused(
-        f'{where} is {value!r:.100}, expected {expected}'
+        f'{where} is {masking.masked(value)!r:.100}, expected {expected}'
     )

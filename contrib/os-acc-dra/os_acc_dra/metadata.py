@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import json
 import os
+import re
 import shutil
 from typing import Any
 import uuid
@@ -27,6 +28,7 @@ _API_VERSION = 'metadata.resource.k8s.io/v1alpha1'
 _INSIDE = '/var/run/kubernetes.io/dra-device-attributes'
 #: kube-controller-manager sets it on claims that it makes of a template.
 _POD_CLAIM = 'resource.kubernetes.io/pod-claim-name'
+_LABEL = re.compile('[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?')
 #: The first version that lets the name of a device begin with a digit.
 _CDI = '0.5.0'
 _SPEC = 'spec.json'
@@ -131,23 +133,32 @@ class Metadata:
         if os.path.exists(own):
             shutil.rmtree(own)
 
-    def restore(self, uids: Collection[str]) -> None:
+    def restore(self, uids: Collection[str]) -> dict[str, Exception]:
         """Write the specs that are gone, and remove what nobody has.
 
         :param uids: of the claims that have devices
-        :raises OSError: if a file cannot be read or written
+        :returns: of each claim that failed its error
+        :raises OSError: if the directory cannot be read
         """
         try:
             there = os.listdir(self._directory)
         except FileNotFoundError:
-            return
+            return {}
+        failed: dict[str, Exception] = {}
         for uid in there:
-            path = f'{self._of_claim(uid)}/{_SPEC}'
-            if uid not in uids:
-                self.remove(uid)
-            elif os.path.exists(path):
-                with open(path, encoding='utf-8') as file:
-                    _write(self._spec_path(uid), json.load(file))
+            try:
+                self._restore(uid, uids)
+            except (OSError, ValueError) as err:
+                failed[uid] = err
+        return failed
+
+    def _restore(self, uid: str, uids: Collection[str]) -> None:
+        path = f'{self._of_claim(uid)}/{_SPEC}'
+        if uid not in uids:
+            self.remove(uid)
+        elif os.path.exists(path):
+            with open(path, encoding='utf-8') as file:
+                _write(self._spec_path(uid), json.load(file))
 
     def _of_claim(self, uid: str) -> str:
         """The directory of a claim.
@@ -163,11 +174,13 @@ class Metadata:
 
 
 def _pod_claim(claim: Mapping[str, Any]) -> str | None:
-    """The name that the Pod has for a claim that was made of a template."""
-    found: str | None = (claim['metadata'].get('annotations') or {}).get(
-        _POD_CLAIM
-    )
-    return found
+    """The name that the Pod has for a claim that was made of a template.
+
+    Any user may write such an annotation on a claim, and a mount has the name
+    in its path.
+    """
+    found = (claim['metadata'].get('annotations') or {}).get(_POD_CLAIM, '')
+    return found if _LABEL.fullmatch(found) else None
 
 
 def _body(
@@ -194,4 +207,7 @@ def _write(path: str, body: Mapping[str, Any]) -> None:
     with open(new, 'w', encoding='utf-8') as file:
         json.dump(body, file)
         os.fchmod(file.fileno(), 0o644)
+        # The power may fail: the name must not get a file without content.
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(new, path)

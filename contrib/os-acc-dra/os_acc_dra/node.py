@@ -89,7 +89,7 @@ class Node:
         )
         by_van = {each.van_uuid(wanted.uid): each for each in results}
         worker.check_wanted()
-        plugged = self._plugged(wanted, by_van, worker)
+        plugged = self._plugged(wanted, by_van, configured, worker)
         if plugged is None:
             plugged = self._plug(wanted, by_van, configured, worker)
         files = self._described.write(
@@ -117,12 +117,14 @@ class Node:
         self,
         wanted: claims.Reference,
         by_van: Mapping[str, claims.Result],
+        configured: Mapping[str, configuration.Configuration],
         worker: workers.Worker,
     ) -> dict[str, objects.VAN] | None:
         """The VANs that the claim has already, made intact.
 
-        :returns: None if the claim has none. What it has in part, or in
-            another state, is released
+        :returns: None if they have to be plugged, as after a reboot if the
+            URL of a bitstream has a password: the journal does not keep it.
+            What the claim has in part, or in another state, is released
         """
         there = os_acc.get_vans(wanted.uid)
         if not there:
@@ -132,7 +134,13 @@ class Node:
         } == by_van.keys() and len(there) == len(by_van)
         if whole:
             # From the journal alone: also while the discovery fails.
-            vans = os_acc.replug(wanted.uid, _telling(worker, by_van))
+            try:
+                vans = os_acc.replug(wanted.uid, _telling(worker, by_van))
+            except exception.PlugException as err:
+                if not any(each.bitstream for each in configured.values()):
+                    raise
+                LOG.info('%s: plugged with its bitstream: %s', wanted, err)
+                return None
             return _by_uuid(vans)
         worker.say('releases what an earlier call has left')
         os_acc.unplug(objects.InstanceInfo(uuid=wanted.uid))
@@ -213,8 +221,10 @@ def restore(described: metadata.Metadata) -> list[str]:
         except exception.ExceptionBase as err:
             failed.append(f'claim {uid}: {errors.text_of(err)}')
     try:
-        described.restore({van.instance_uuid for van in os_acc.get_vans()})
-    except (OSError, ValueError) as err:
+        there = {van.instance_uuid for van in os_acc.get_vans()}
+        for uid, error in described.restore(there).items():
+            failed.append(f'metadata of {uid}: {errors.text_of(error)}')
+    except OSError as err:
         failed.append(f'metadata files: {errors.text_of(err)}')
     return failed
 

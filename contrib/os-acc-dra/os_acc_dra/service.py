@@ -97,21 +97,17 @@ class Calls:
         """
         end = time.monotonic() + self._seconds(context)
         alive = context.is_active
-        started = []
+        started: list[tuple[str, workers_module.Worker]] = []
+        found: list[tuple[str, Any, str]] = []
         for each in asked:
             wanted = claims.Reference(each.namespace, each.name, each.uid)
-            started.append(
-                (
-                    each.uid,
-                    self._workers.start(
-                        each.uid,
-                        kind,
-                        functools.partial(work, wanted),
-                        alive,
-                    ),
-                )
-            )
-        found = []
+            to_do = functools.partial(work, wanted)
+            try:
+                worker = self._workers.start(each.uid, kind, to_do, alive)
+            except RuntimeError as err:
+                found.append((each.uid, None, errors.text_of(err)))
+            else:
+                started.append((each.uid, worker))
         for uid, worker in started:
             try:
                 result = self._workers.answer(worker, alive, end)

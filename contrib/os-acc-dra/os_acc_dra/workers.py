@@ -122,6 +122,7 @@ class Workers:
         """Start work for a claim, or join what does the same already.
 
         :param alive: says whether the caller still waits
+        :raises RuntimeError: if the process may have no more threads
         """
         with self._lock:
             last = self._last.get(uid)
@@ -131,14 +132,16 @@ class Workers:
             if last is not None and kind == 'unprepare':
                 last.overtake()
             failed = self._failed.get((uid, kind), '')
-            made = self._last[uid] = Worker(kind, work, last, failed)
+            made = Worker(kind, work, last, failed)
             made.join(alive)
-        threading.Thread(
-            target=self._run,
-            args=(uid, made),
-            name=f'{kind} {uid}',
-            daemon=True,
-        ).start()
+            # Without a thread, the calls to come would join it for ever.
+            threading.Thread(
+                target=self._run,
+                args=(uid, made),
+                name=f'{kind} {uid}',
+                daemon=True,
+            ).start()
+            self._last[uid] = made
         return made
 
     def _run(self, uid: str, worker: Worker) -> None:
