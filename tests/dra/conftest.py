@@ -24,6 +24,7 @@ import stand_in_kubelet
 
 import os_acc
 from os_acc import fixture as os_acc_fixture
+from os_acc import locking
 from os_acc.containers import options as container_opts
 from os_acc.testing import kernel as kernel_module
 import os_acc_dra
@@ -32,6 +33,7 @@ from os_acc_dra import health
 from os_acc_dra import metadata
 from os_acc_dra import node as node_module
 from os_acc_dra import options
+from os_acc_dra import process as process_module
 from os_acc_dra import publisher as publisher_module
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
@@ -106,12 +108,18 @@ def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
         str(kernel.root / 'run/cdi'),
         DRIVER,
     )
+    locks = locking.Locks(
+        f'{options.data_path(str(directory), DRIVER)}/locks', 60.0
+    )
     calls = service_module.Calls(
-        node_module.Node(there, DRIVER, NAME, described), working, 40.0
+        node_module.Node(there, DRIVER, NAME, described, locks, 32),
+        working,
+        40.0,
     )
     published = publisher_module.Publisher(there, DRIVER, NAME, 1.0)
     healthy = health.Health(published.observed, NAME, 0.05)
-    served = service_module.Service(calls, DRIVER, str(directory), healthy)
+    process = process_module.Process(str(directory), DRIVER)
+    served = service_module.Service(calls, DRIVER, process, healthy)
     served.start()
     kubelet = stand_in_kubelet.Kubelet(directory, server)
     kubelet.register()
@@ -120,12 +128,15 @@ def node(kernel, server, directory, tmp_path, monkeypatch) -> Iterator[Node]:
         server,
         kubelet,
         working,
+        process,
         served,
         there,
         calls,
+        locks,
         described,
         published,
         healthy,
         during,
     )
     served.stop(0)
+    process.release()

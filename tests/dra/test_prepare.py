@@ -103,7 +103,7 @@ def test_the_start_writes_specs_that_are_gone(node):
     first = node.kubelet.prepare(claim)
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
-    assert node_module.restore(node.described) == []
+    assert node_module.restore(node.described, node.locks) == []
     assert node.specs() == accelerators(first)
 
 
@@ -113,7 +113,7 @@ def test_the_start_leaves_what_others_have(node, monkeypatch):
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
     monkeypatch.setattr('os_acc_dra.OWNER', 'another')
-    assert node_module.restore(node.described) == []
+    assert node_module.restore(node.described, node.locks) == []
     assert node.specs() == set()
 
 
@@ -123,7 +123,7 @@ def test_a_claim_that_cannot_be_restored_stops_no_other(node):
     node.kernel.remove_function(GPU)
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
-    (failed,) = node_module.restore(node.described)
+    (failed,) = node_module.restore(node.described, node.locks)
     assert uid_of(claims[0]) in failed
     assert node.specs() == accelerators(ids[2:])
 

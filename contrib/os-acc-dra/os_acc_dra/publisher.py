@@ -54,13 +54,20 @@ class Publisher:
     """Publishes the devices of this node.
 
     :param period: seconds between two looks at the devices
+    :param publishes: says whether this process is the one that writes slices;
+        another one only looks at the devices
     """
 
     def __init__(
-        self, server: Slices, driver: str, node: str, period: float
+        self,
+        server: Slices,
+        driver: str,
+        node: str,
+        period: float,
+        publishes: Callable[[], bool] = lambda: True,
     ) -> None:
         self._server, self._driver, self._node = server, driver, node
-        self._period = period
+        self._period, self._publishes = period, publishes
         self._changed = threading.Event()
         self._ended = threading.Event()
         self._features = slices_module.Features()
@@ -116,7 +123,11 @@ class Publisher:
         """Make the slices as the devices are now.
 
         :raises ServerError: if the API server refuses, or does not answer
+        :raises OSError: if it is unknown whether this process publishes
         """
+        if not self._publishes():
+            self._discover(is_published=True)
+            return
         there = self._server.slices(self._driver, self._node)
         inventory = self._inventory(bool(there))
         if inventory is None:
@@ -139,7 +150,20 @@ class Publisher:
             there = self._server.slices(self._driver, self._node)
 
     def _inventory(self, is_published: bool) -> slices_module.Inventory | None:
-        """What this node has; None: unknown, so that nothing may change.
+        """What this node has; None: unknown, so that nothing may change."""
+        found = self._discover(is_published)
+        if found is None:
+            return None
+        held = {
+            van.handle.identity
+            for van in os_acc.get_vans()
+            if van.owner == os_acc_dra.OWNER and van.handle is not None
+        }
+        exclusions = os_acc.get_exclusions(_devices(found))
+        return slices_module.Inventory.of(found, exclusions, held)
+
+    def _discover(self, is_published: bool) -> dict[str, offers.Offer] | None:
+        """What can be offered; None: unknown.
 
         Nothing is withdrawn because a driver of os-acc has failed.
         """
@@ -150,17 +174,10 @@ class Publisher:
             if self._observed is None and is_published:
                 return None
             before = self._observed.offers if self._observed else {}
-            found = {**before, **offers.by_name(err.devices)}
-        else:
-            found = offers.by_name(devices)
-            self._observed = health.Observed(found, time.time())
-        held = {
-            van.handle.identity
-            for van in os_acc.get_vans()
-            if van.owner == os_acc_dra.OWNER and van.handle is not None
-        }
-        exclusions = os_acc.get_exclusions(_devices(found))
-        return slices_module.Inventory.of(found, exclusions, held)
+            return {**before, **offers.by_name(err.devices)}
+        found = offers.by_name(devices)
+        self._observed = health.Observed(found, time.time())
+        return found
 
     def _write(
         self, specs: list[dict[str, Any]], there: list[dict[str, Any]]
