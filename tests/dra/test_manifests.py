@@ -54,6 +54,7 @@ VERSIONS = ('1.34', '1.35', '1.36', '1.37')
 EXAMPLES = sorted((charts.DEPLOY / 'examples').glob('*.yaml'))
 #: Every value differs from the default.
 OTHER = {
+    'bindingConditions': True,
     'image': {
         'repository': 'example.com/a',
         'tag': '2',

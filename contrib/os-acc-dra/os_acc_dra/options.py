@@ -62,6 +62,13 @@ OPTS = (
         'It should be greater than the number of devices that take long to '
         'program.',
     ),
+    cfg.BoolOpt(
+        'binding_conditions',
+        default=False,
+        help='Let the scheduler bind a Pod only after its device is '
+        'programmed. All claims of the cluster are read every '
+        'publish_interval seconds for it.',
+    ),
     cfg.FloatOpt(
         'publish_interval',
         default=10.0,

@@ -30,6 +30,10 @@ LOG = logging.getLogger(__name__)
 
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _INVALID = 422
+_COUNTERS = frozenset({'sharedCounters', 'consumesCounters'})
+_CONDITIONS = frozenset(
+    {'bindsToNode', 'bindingConditions', 'bindingFailureConditions'}
+)
 
 
 class Slices(Protocol):
@@ -56,6 +60,7 @@ class Publisher:
     :param period: seconds between two looks at the devices
     :param publishes: says whether this process is the one that writes slices;
         another one only looks at the devices
+    :param features: what it publishes if the API server keeps it
     """
 
     def __init__(
@@ -65,12 +70,13 @@ class Publisher:
         node: str,
         period: float,
         publishes: Callable[[], bool] = lambda: True,
+        features: slices_module.Features | None = None,
     ) -> None:
         self._server, self._driver, self._node = server, driver, node
         self._period, self._publishes = period, publishes
         self._changed = threading.Event()
         self._ended = threading.Event()
-        self._features = slices_module.Features()
+        self._features = features or slices_module.Features()
         # What the last whole discovery has found.
         self._observed: health.Observed | None = None
 
@@ -244,23 +250,23 @@ class Publisher:
     def _notice(self, sent: dict[str, Any], kept: dict[str, Any]) -> None:
         """Notice what the server has dropped without an error."""
         lost = _fields(sent) - _fields(kept)
-        counters, taints = (
-            self._features.counters
-            and not lost & {'sharedCounters', 'consumesCounters'},
-            self._features.taints and 'taints' not in lost,
-        )
         if lost:
             LOG.warning(
                 'The API server drops %s: the feature is off. Devices that '
-                'need it are not offered',
+                'cannot be offered without it are not offered',
                 ', '.join(sorted(lost)),
             )
-            self._features = slices_module.Features(counters, taints)
+            before = self._features
+            self._features = slices_module.Features(
+                before.counters and not lost & _COUNTERS,
+                before.taints and 'taints' not in lost,
+                before.conditions and not lost & _CONDITIONS,
+            )
 
 
 def _fields(spec: dict[str, Any]) -> set[str]:
     """The optional fields that a slice has."""
-    optional = {'sharedCounters', 'consumesCounters', 'taints'}
+    optional = {*_COUNTERS, *_CONDITIONS, 'taints'}
     found = optional & {name for name, value in spec.items() if value}
     for device in spec.get('devices') or ():
         found |= optional & {name for name, value in device.items() if value}
@@ -283,6 +289,7 @@ def _said(spec: dict[str, Any]) -> dict[str, Any]:
                 'name': each['name'],
                 'attributes': each.get('attributes') or {},
                 'counters': each.get('consumesCounters') or [],
+                'conditions': each.get('bindingConditions') or [],
                 'taints': [
                     (taint['key'], taint.get('value'), taint['effect'])
                     for taint in each.get('taints') or ()

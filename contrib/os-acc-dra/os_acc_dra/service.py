@@ -9,6 +9,7 @@ from concurrent import futures
 import contextlib
 import functools
 import logging
+import math
 import os
 import time
 from typing import Any
@@ -81,6 +82,34 @@ class Calls:
         ):
             answer.claims[uid].error = error
         return answer
+
+    def prepare_early(self, wanted: claims.Reference) -> None:
+        """Prepare a claim before the kubelet asks, and wait for the end.
+
+        :raises: as node.Node.prepare
+        """
+        self._early(wanted, 'prepare', self._node.prepare)
+
+    def unprepare_early(self, wanted: claims.Reference) -> None:
+        """Unprepare a claim that the kubelet never asked for.
+
+        :raises: as node.Node.unprepare
+        """
+        self._early(wanted, 'unprepare', self._node.unprepare)
+
+    def _early(
+        self,
+        wanted: claims.Reference,
+        kind: str,
+        work: Callable[[claims.Reference, workers_module.Worker], Any],
+    ) -> None:
+        def alive() -> bool:
+            return True
+
+        worker = self._workers.start(
+            wanted.uid, kind, functools.partial(work, wanted), alive
+        )
+        self._workers.answer(worker, alive, math.inf)
 
     def _all(
         self,

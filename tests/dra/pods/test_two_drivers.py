@@ -132,7 +132,7 @@ def both(act, claims, by=('old', 'new')):
         return list(pool.map(act, claims, by))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_rolling_update(drivers):
     """Nothing is prepared twice, whichever process is asked."""
     drivers.start('old')
@@ -165,7 +165,7 @@ def test_a_rolling_update(drivers):
     assert drivers.unprepare(late, 'new')[0] == ''
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_both_are_asked_at_the_same_time(drivers):
     """For one claim, and for two claims that want one device."""
     drivers.start('old', 'new')
@@ -184,7 +184,7 @@ def test_both_are_asked_at_the_same_time(drivers):
         assert drivers.written() == []
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGKILL])
 def test_one_of_two_ends_in_the_middle(drivers, number):
     """What it has begun, the other one finishes or undoes."""
