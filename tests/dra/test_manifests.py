@@ -409,6 +409,7 @@ def test_the_configuration(plain, other):
     assert 'device_spec = {"address":"*:3b:*"}' in text
     assert dict(read['os_acc_cdi']) == {'spec_dir': '/run/cdi'}
     assert dict(read['os_acc_dra']) == {
+        'binding_conditions': 'true',
         'driver_name': 'acc.example.com',
         'kubelet_path': '/var/lib/k0s/kubelet',
         'publish_interval': '5',
