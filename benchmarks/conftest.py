@@ -33,6 +33,9 @@ if importlib.util.find_spec('cyborg') is None:
 # So does that of Nova's compute driver.
 if importlib.util.find_spec('placement') is None:
     collect_ignore.append('test_nova_spawn.py')
+# And that of the Kubernetes driver.
+if importlib.util.find_spec('os_acc_dra') is None:
+    collect_ignore.append('test_dra.py')
 
 
 class Aim(NamedTuple):
@@ -73,6 +76,8 @@ AIMS = (
     Aim('  4096 / 2048', 'test_growth[2048]', 2.2),
     Aim('driver cyborg / without', 'test_time', 1.05),
     Aim('spawn / Nova alone', 'test_spawn'),
+    Aim('DRA claim / gRPC alone', 'test_claim'),
+    Aim('DRA slice / PUT alone', 'test_slices'),
     Aim('VF / sysfs alone', 'test_vf', 1.5),
     Aim('  made before / sysfs', 'test_vf_from_nothing', 1.5),
     Aim('live plug / libvirt', 'test_live_plug', 1.15),

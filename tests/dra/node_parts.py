@@ -13,10 +13,12 @@ import stand_in_api
 import stand_in_kubelet
 
 import os_acc
+from os_acc import locking
 from os_acc.testing import kernel as kernel_module
 from os_acc_dra import cluster
 from os_acc_dra import health
 from os_acc_dra import metadata
+from os_acc_dra import process as process_module
 from os_acc_dra import publisher as publisher_module
 from os_acc_dra import service as service_module
 from os_acc_dra import workers as workers_module
@@ -43,9 +45,11 @@ class Node:
     server: stand_in_api.APIServer
     kubelet: stand_in_kubelet.Kubelet
     workers: workers_module.Workers
+    process: process_module.Process
     service: service_module.Service
     cluster: cluster.Cluster
     calls: service_module.Calls
+    locks: locking.Locks
     described: metadata.Metadata
     publisher: publisher_module.Publisher
     health: health.Health

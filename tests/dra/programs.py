@@ -14,7 +14,7 @@ import time
 
 DRIVER = 'os-acc.openstack.org'
 #: Seconds; a busy machine is no failure.
-LONG = 240.0
+LONG = 600.0
 
 
 class Program:
@@ -25,6 +25,7 @@ class Program:
     :param kubeconfig: how it reaches the API server
     :param more: lines of the configuration
     :param before: the beginning of the command that starts it
+    :param pod_uid: of its Pod, if it has one
     """
 
     def __init__(
@@ -34,11 +35,15 @@ class Program:
         kubeconfig: str,
         more: str = '',
         before: Sequence[str] = (),
+        pod_uid: str = '',
     ) -> None:
-        self.registration = directory / f'plugins_registry/{DRIVER}-reg.sock'
-        self._log = place / 'os-acc-dra.log'
+        part = f'-{pod_uid}' if pod_uid else ''
+        self.registration = (
+            directory / f'plugins_registry/{DRIVER}{part}-reg.sock'
+        )
+        self._log = place / f'os-acc-dra{part}.log'
         self._before = self._made()
-        config = place / 'os-acc.conf'
+        config = place / f'os-acc{part}.conf'
         config.write_text(
             f"""
 [os_acc]
@@ -65,7 +70,11 @@ kubeconfig = {kubeconfig}
                 ],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, 'PYTHONUNBUFFERED': '1'},
+                env={
+                    **os.environ,
+                    'PYTHONUNBUFFERED': '1',
+                    'POD_UID': pod_uid,
+                },
             )
 
     def _made(self) -> int:

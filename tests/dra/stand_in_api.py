@@ -208,6 +208,8 @@ class APIServer:
         with self._changed:
             if method == 'POST':
                 return 201, self._create(path, body)
+            if method == 'PUT' and path.endswith('/status'):
+                return 200, self._replace_status(path, body)
             if method == 'PUT':
                 return 200, self._replace(path, body)
             if path in self._objects:
@@ -229,10 +231,10 @@ class APIServer:
                 raise Refused(status, 'it fails on demand')
         if token != f'Bearer {self.token}':
             raise Refused(401, 'Unauthorized')
-        right = _right(*call.split(' '), is_watch)
-        if self.rules is not None and not _allows(self.rules, *right):
-            raise Refused(403, f'forbidden: {right}')
-        self.used.add(right)
+        for right in _rights(*call.split(' '), is_watch):
+            if self.rules is not None and not _allows(self.rules, *right):
+                raise Refused(403, f'forbidden: {right}')
+            self.used.add(right)
 
     def _create(self, path: str, body: Object) -> Object:
         path = f'{path}/{body["metadata"]["name"]}'
@@ -251,6 +253,30 @@ class APIServer:
             if old['spec'].get(name) != body['spec'].get(name):
                 raise Refused(422, f'spec.{name} is immutable')
         return self.put(path, self._checked(body))
+
+    def _replace_status(self, path: str, body: Object) -> Object:
+        path = path.removesuffix('/status')
+        old = self._objects.get(path)
+        if old is None:
+            raise Refused(404, f'{path} not found')
+        if (
+            body['metadata']['resourceVersion']
+            != (old['metadata']['resourceVersion'])
+        ):
+            raise Refused(409, 'the object has been modified')
+        new = {**copy.deepcopy(old), 'status': body['status']}
+        try:
+            kubernetes_validate.validate(new, self.version, strict=True)
+        except kubernetes_validate.ValidationError as err:
+            raise Refused(422, f'{list(err.path)}: {err.message}') from err
+        allocated = {
+            (each['driver'], each['pool'], each['device'])
+            for each in new['status']['allocation']['devices']['results']
+        }
+        for each in new['status'].get('devices', ()):
+            if (each['driver'], each['pool'], each['device']) not in allocated:
+                raise Refused(422, 'status.devices: not allocated')
+        return self.put(path, new)
 
     def _checked(self, body: Object) -> Object:
         """Check a slice, and drop the fields of disabled features."""
@@ -313,16 +339,24 @@ class APIServer:
                     yield json.dumps({'type': kind, 'object': body}) + '\n'
 
 
-def _right(method: str, path: str, is_watch: bool) -> tuple[str, str, str]:
-    """The right that a call needs: the group, the resource and the verb."""
+def _rights(
+    method: str, path: str, is_watch: bool
+) -> list[tuple[str, str, str]]:
+    """The rights that a call needs: of each group, resource and verb."""
     api, group, *rest = path.strip('/').split('/')
     if api == 'api':  # /api/v1/nodes/NAME: the core group
         group, rest = '', [group, *rest]
     rest = rest[3:] if rest[1] == 'namespaces' else rest[1:]
     verb = {'POST': 'create', 'PUT': 'update', 'DELETE': 'delete'}.get(method)
+    if rest[-1] == 'status':
+        # Kubernetes 1.36: and that to write what is of a driver of this node.
+        return [
+            (group, f'{rest[0]}/status', 'update'),
+            (group, f'{rest[0]}/driver', 'associated-node:update'),
+        ]
     if verb is None:
         verb = 'get' if len(rest) > 1 else 'list'
-    return group, rest[0], 'watch' if is_watch else verb
+    return [(group, rest[0], 'watch' if is_watch else verb)]
 
 
 def _allows(rules: list[Object], group: str, resource: str, verb: str) -> bool:

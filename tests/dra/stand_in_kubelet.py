@@ -3,7 +3,8 @@
 """A stand-in for the kubelet: registration, prepare, pods by CRI, unprepare.
 
 It does what the real one does, as its source says: it registers what appears
-below plugins_registry; it writes a claim into its checkpoint before it asks to
+below plugins_registry, also two processes of one driver, and calls the newest
+that answers; it writes a claim into its checkpoint before it asks to
 prepare it; one call has all claims of a Pod, with a deadline of 45 s; an error
 of one claim, a UID that it did not ask for and one that is missing fail the
 Pod; "prepared" is in memory only; the ids for the runtime are those of the
@@ -12,6 +13,7 @@ checkpoint; it unprepares after the containers have ended.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -64,6 +66,20 @@ class PrepareFailed(Exception):
     """The Pod stays in ContainerCreating, and is tried again."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Plugin:
+    """A process of a driver that is registered.
+
+    :ivar path: of its socket below plugins_registry
+    :ivar messages: the messages of its version
+    """
+
+    path: pathlib.Path
+    info: Any
+    messages: Any
+    stub: Any
+
+
 class Kubelet:
     """The kubelet of a node.
 
@@ -87,22 +103,32 @@ class Kubelet:
         if self.checkpoint.exists():
             self.claims = json.loads(self.checkpoint.read_text())
         self.prepared: set[str] = set()
-        self.info: Any = None
-        self._messages: Any = None
-        self._stub: Any = None
+        self._plugins: list[Plugin] = []
         if cri_socket:
             self.runtime = cri_pb2_grpc.RuntimeServiceStub(
                 grpc.insecure_channel(f'unix:{cri_socket}')
             )
 
     def register(self) -> None:
-        """Register the one socket that is there."""
-        (path,) = (
+        """Register the sockets that are there. One at least must answer."""
+        paths = (
             each for each in self.registry.rglob('*.sock') if each.is_socket()
         )
+        found = (
+            self._registered(each)
+            for each in sorted(paths, key=lambda path: path.stat().st_ctime_ns)
+        )
+        self._plugins = [each for each in found if each is not None]
+        assert self._plugins
+
+    def _registered(self, path: pathlib.Path) -> Plugin | None:
+        """Register a process; None: it does not answer, for it is dead."""
         with grpc.insecure_channel(f'unix:{path}') as channel:
             stub = registration_pb2_grpc.RegistrationStub(channel)
-            info = stub.GetInfo(registration.InfoRequest(), timeout=5)
+            try:
+                info = stub.GetInfo(registration.InfoRequest(), timeout=5)
+            except grpc.RpcError:
+                return None
             assert info.type == 'DRAPlugin'
             usable = [v for v in info.supported_versions if v in self._known]
             stub.NotifyRegistrationStatus(
@@ -113,16 +139,19 @@ class Kubelet:
                 timeout=5,
             )
         assert usable
-        self.info = info
-        self._messages, services = VERSIONS[usable[0]]
-        self._stub = services.DRAPluginStub(
+        compiled, services = VERSIONS[usable[0]]
+        channel = grpc.insecure_channel(
+            f'unix:{info.endpoint}',
             # A connection of its own, as after a new registration: without
             # the pauses of one that could not be made before.
-            grpc.insecure_channel(
-                f'unix:{info.endpoint}',
-                [('grpc.use_local_subchannel_pool', 1)],
-            )
+            [('grpc.use_local_subchannel_pool', 1)],
         )
+        return Plugin(path, info, compiled, services.DRAPluginStub(channel))
+
+    @property
+    def info(self) -> Any:
+        """What the newest process has said of itself."""
+        return self._plugins[-1].info
 
     def watch_health(self) -> Any:
         """Open the stream that says which devices are healthy."""
@@ -136,27 +165,41 @@ class Kubelet:
         ).NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=60)
 
     def call(
-        self, method: str, claims: list[Any], timeout: float = CALL_TIMEOUT
+        self,
+        method: str,
+        claims: list[Any],
+        timeout: float = CALL_TIMEOUT,
+        by: pathlib.Path | None = None,
     ) -> dict[str, Any]:
-        """Call the driver for claims of the API server."""
+        """Call the driver for claims of the API server.
+
+        :param by: the registration socket of a process; None: the newest
+        """
+        plugin = next(
+            each for each in reversed(self._plugins) if by in (None, each.path)
+        )
         asked = [
-            self._messages.Claim(
+            plugin.messages.Claim(
                 namespace=each['metadata']['namespace'],
                 name=each['metadata']['name'],
                 uid=each['metadata']['uid'],
             )
             for each in claims
         ]
-        request = getattr(self._messages, f'{method}Request')(claims=asked)
-        answer = getattr(self._stub, method)(request, timeout=timeout)
+        request = getattr(plugin.messages, f'{method}Request')(claims=asked)
+        answer = getattr(plugin.stub, method)(request, timeout=timeout)
         assert set(answer.claims) == {each.uid for each in asked}
         return dict(answer.claims)
 
     def prepare(
-        self, *claims: Any, timeout: float = CALL_TIMEOUT
+        self,
+        *claims: Any,
+        timeout: float = CALL_TIMEOUT,
+        by: pathlib.Path | None = None,
     ) -> list[str]:
         """Prepare the claims of a Pod.
 
+        :param by: as for call()
         :returns: the ids for the runtime
         """
         for each in claims:
@@ -166,7 +209,7 @@ class Kubelet:
         new = [c for c in claims if c['metadata']['uid'] not in self.prepared]
         failed = []
         answers = (
-            self.call('NodePrepareResources', new, timeout) if new else {}
+            self.call('NodePrepareResources', new, timeout, by) if new else {}
         )
         for uid, answer in answers.items():
             if answer.error:
@@ -185,8 +228,15 @@ class Kubelet:
             for cdi in self.claims[each['metadata']['uid']]['ids']
         ]
 
-    def unprepare(self, *claims: Any, timeout: float = CALL_TIMEOUT) -> None:
-        answers = self.call('NodeUnprepareResources', list(claims), timeout)
+    def unprepare(
+        self,
+        *claims: Any,
+        timeout: float = CALL_TIMEOUT,
+        by: pathlib.Path | None = None,
+    ) -> None:
+        answers = self.call(
+            'NodeUnprepareResources', list(claims), timeout, by
+        )
         failed = [each.error for each in answers.values() if each.error]
         for uid, answer in answers.items():
             if not answer.error:

@@ -54,6 +54,7 @@ VERSIONS = ('1.34', '1.35', '1.36', '1.37')
 EXAMPLES = sorted((charts.DEPLOY / 'examples').glob('*.yaml'))
 #: Every value differs from the default.
 OTHER = {
+    'bindingConditions': True,
     'image': {
         'repository': 'example.com/a',
         'tag': '2',
@@ -132,9 +133,11 @@ def test_limits_that_the_schemas_do_not_have(plain, other):
         assert sorted(volumes) == sorted(each['name'] for each in mounts)
         places = [each['mountPath'] for each in mounts]
         assert len(set(places)) == len(places)
-        # Anything else is refused with hostNetwork, or with a surge of 0.
+        # Exactly one may differ from 0 (ValidateRollingUpdateDaemonSet). Two
+        # Pods of one node can have no port of the host.
         update = charts.of_kind(found, 'DaemonSet')['spec']['updateStrategy']
-        assert update['rollingUpdate'] == {'maxSurge': 0, 'maxUnavailable': 1}
+        assert update['rollingUpdate'] == {'maxSurge': 1, 'maxUnavailable': 0}
+        assert 'ports' not in container
 
 
 def test_the_objects_belong_together(plain):
@@ -406,6 +409,7 @@ def test_the_configuration(plain, other):
     assert 'device_spec = {"address":"*:3b:*"}' in text
     assert dict(read['os_acc_cdi']) == {'spec_dir': '/run/cdi'}
     assert dict(read['os_acc_dra']) == {
+        'binding_conditions': 'true',
         'driver_name': 'acc.example.com',
         'kubelet_path': '/var/lib/k0s/kubelet',
         'publish_interval': '5',

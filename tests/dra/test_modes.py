@@ -181,7 +181,7 @@ def test_the_start_writes_specs_of_the_files_again(node):
     os_acc.unplug(objects.InstanceInfo(uuid=gone['metadata']['uid']))
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
-    assert node_module.restore(node.described) == []
+    assert node_module.restore(node.described, node.locks) == []
     assert read(node, ids) == before
     assert not list(
         node.kubelet.directory.rglob(f'*{gone["metadata"]["uid"]}*')
@@ -207,7 +207,7 @@ def test_a_damaged_file_stops_no_other_claim(node):
 
 
 def test_a_start_without_any_claim(node):
-    assert node_module.restore(node.described) == []
+    assert node_module.restore(node.described, node.locks) == []
 
 
 def test_files_that_cannot_be_written(node, monkeypatch):

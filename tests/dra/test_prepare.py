@@ -103,7 +103,7 @@ def test_the_start_writes_specs_that_are_gone(node):
     first = node.kubelet.prepare(claim)
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
-    assert node_module.restore(node.described) == []
+    assert node_module.restore(node.described, node.locks) == []
     assert node.specs() == accelerators(first)
 
 
@@ -113,8 +113,35 @@ def test_the_start_leaves_what_others_have(node, monkeypatch):
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
     monkeypatch.setattr('os_acc_dra.OWNER', 'another')
-    assert node_module.restore(node.described) == []
+    assert node_module.restore(node.described, node.locks) == []
     assert node.specs() == set()
+
+
+def test_the_start_leaves_what_another_process_works_on(node):
+    """Another Pod of the driver, during a rolling update."""
+    claim = node.claim('one', ONE)
+    first = node.kubelet.prepare(claim)
+    for path in (node.kernel.root / 'run/cdi').iterdir():
+        path.unlink()
+    with node.locks.instance(uid_of(claim)):
+        assert node_module.restore(node.described, node.locks) == []
+        assert node.specs() == set()
+    assert node_module.restore(node.described, node.locks) == []
+    assert node.specs() == accelerators(first)
+
+
+def test_a_claim_that_another_process_works_on(node):
+    """Prepare and Unprepare wait for it, and say so."""
+    claim = node.claim('one', ONE)
+    with node.locks.instance(uid_of(claim)):
+        for call in (node.kubelet.prepare, node.kubelet.unprepare):
+            while 'waits for another process' not in refused(
+                node, call, claim
+            ):
+                pass
+    node.calls.timeout = 40.0
+    node.kubelet.unprepare(claim)
+    assert len(os_acc.get_vans()) == 0
 
 
 def test_a_claim_that_cannot_be_restored_stops_no_other(node):
@@ -123,7 +150,7 @@ def test_a_claim_that_cannot_be_restored_stops_no_other(node):
     node.kernel.remove_function(GPU)
     for path in (node.kernel.root / 'run/cdi').iterdir():
         path.unlink()
-    (failed,) = node_module.restore(node.described)
+    (failed,) = node_module.restore(node.described, node.locks)
     assert uid_of(claims[0]) in failed
     assert node.specs() == accelerators(ids[2:])
 

@@ -57,8 +57,15 @@ def test_it_serves_and_ends_on_a_signal(start, directory, server):
 
 
 @pytest.mark.timeout(600)
-def test_a_wrong_option(start, directory):
-    program = start('[os_acc_dra]\ndriver_name = Not_A_Name')
+@pytest.mark.parametrize(
+    ('option', 'said'),
+    [
+        ('driver_name = No_Name', "driver_name is 'No_Name', expected a DNS"),
+        ('pod_uid = ../x', "pod_uid is '../x', expected letters"),
+    ],
+)
+def test_a_wrong_option(start, directory, option, said):
+    program = start(f'[os_acc_dra]\n{option}')
     assert program.process.wait(LONG) == 1
-    assert "driver_name is 'Not_A_Name', expected a DNS" in program.log()
+    assert said in program.log()
     assert list(directory.rglob('*.sock')) == []

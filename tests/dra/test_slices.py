@@ -243,6 +243,22 @@ def test_another_writer(node, publisher):
     assert offers.name_of('pci/0000:08:00.0') in published(node)
 
 
+def test_one_process_of_two_publishes(node, publisher):
+    """The other one looks at the devices all the same, for their health."""
+    publisher.publish()
+    mine = threading.Event()
+    other = publisher_module.Publisher(
+        node.cluster, DRIVER, NAME, 1.0, mine.is_set
+    )
+    node.server.delete('/resourceslices/')
+    other.publish()
+    assert node.server.slices() == []
+    assert ONE in other.observed().offers
+    mine.set()
+    other.publish()
+    assert ONE in published(node)
+
+
 class Driver:
     """A discovery that fails for all but some devices."""
 

@@ -47,6 +47,12 @@ class Result:
         return str(uuid.uuid5(uuid.UUID(claim_uid), name))
 
 
+def reference(claim: Mapping[str, Any]) -> Reference:
+    """A claim of the API server, as the kubelet names it."""
+    found = claim['metadata']
+    return Reference(found['namespace'], found['name'], found['uid'])
+
+
 def allocated(
     claim: Mapping[str, Any], wanted: Reference, driver: str, node: str
 ) -> list[Result]:
@@ -67,7 +73,7 @@ def allocated(
         raise errors.ClaimRefused(f'{wanted} is not allocated')
     if not status.get('reservedFor'):
         raise errors.ClaimRefused(f'{wanted} is not reserved for a Pod')
-    own = [each for each in _results(claim) if each['driver'] == driver]
+    own = [each for each in results(claim) if each['driver'] == driver]
     if not own:
         raise errors.ClaimRefused(f'{wanted} has no device of {driver}')
     for each in own:
@@ -104,12 +110,12 @@ def uids_on(
     return {
         claim['metadata']['uid']
         for claim in claims
-        for each in _results(claim)
+        for each in results(claim)
         if (each['driver'], each['pool']) == (driver, node)
     }
 
 
-def _results(claim: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def results(claim: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """What is allocated to a claim; nothing, if it is not allocated."""
     allocation = (claim.get('status') or {}).get('allocation') or {}
     return (allocation.get('devices') or {}).get('results') or ()

@@ -93,6 +93,23 @@ class Cluster:
                 return found
             page['_continue'] = more
 
+    def replace_claim_status(self, body: dict[str, Any]) -> None:
+        """Replace the status of a ResourceClaim.
+
+        :raises ServerError: with status 409 if the claim has changed since it
+            was read
+        """
+        found = body['metadata']
+        self._call(
+            f'status of claim {found["namespace"]}/{found["name"]}',
+            self._objects.replace_namespaced_custom_object_status,
+            *_API,
+            found['namespace'],
+            'resourceclaims',
+            found['name'],
+            body,
+        )
+
     def node_uid(self, name: str) -> str:
         """The UID of a node."""
         node = self._call(f'node {name}', self._core.read_node, name)

@@ -19,12 +19,15 @@ from oslo_config import cfg
 
 import os_acc
 from os_acc import exception
+from os_acc import locking
 import os_acc_dra
 from os_acc_dra import errors
 from os_acc_dra import options
 
 if TYPE_CHECKING:
     from os_acc_dra import cluster
+    from os_acc_dra import node
+    from os_acc_dra import process
     from os_acc_dra import publisher
     from os_acc_dra import service
     from os_acc_dra import workers
@@ -80,54 +83,100 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
     os_acc.initialize(owner=os_acc_dra.OWNER)
     from os_acc_dra import cluster
     from os_acc_dra import health
-    from os_acc_dra import metadata
-    from os_acc_dra import node
+    from os_acc_dra import process
     from os_acc_dra import publisher
     from os_acc_dra import service
+    from os_acc_dra import slices
     from os_acc_dra import workers
 
     own, name = conf.os_acc_dra, options.node_name(conf)
-    described = metadata.Metadata(
-        options.data_path(own.kubelet_path, own.driver_name),
-        conf.os_acc_cdi.spec_dir,
-        own.driver_name,
-    )
-    for failed in node.restore(described):
-        LOG.error('Not restored: %s', failed)
     server = cluster.Cluster(own.kubeconfig)
     working = workers.Workers()
-    calls = service.Calls(
-        node.Node(server, own.driver_name, name, described),
-        working,
-        own.answer_timeout,
+    calls = service.Calls(_node(conf, server), working, own.answer_timeout)
+    this = process.Process(
+        own.kubelet_path, own.driver_name, options.pod_uid(conf)
     )
     published = publisher.Publisher(
-        server, own.driver_name, name, own.publish_interval
+        server,
+        own.driver_name,
+        name,
+        own.publish_interval,
+        this.publishes,
+        slices.Features(conditions=own.binding_conditions),
     )
     served = service.Service(
         calls,
         own.driver_name,
-        own.kubelet_path,
+        this,
         health.Health(published.observed, name, own.publish_interval),
     )
     served.start()
     published.start()
+    if own.binding_conditions:
+        _bind(conf, ended, server, calls, this)
     LOG.info('Node %s: driver %s serves', name, own.driver_name)
     try:
-        return _go_on(conf, ended, server, served)
+        return _go_on(conf, ended, server, this)
     finally:
         _end(served, published, working)
+        this.release()
+
+
+def _node(conf: cfg.ConfigOpts, server: cluster.Cluster) -> node.Node:
+    """The claims of this node, after what they have was repaired."""
+    from os_acc_dra import metadata
+    from os_acc_dra import node
+
+    own = conf.os_acc_dra
+    data = options.data_path(own.kubelet_path, own.driver_name)
+    described = metadata.Metadata(
+        data, conf.os_acc_cdi.spec_dir, own.driver_name
+    )
+    locks = locking.Locks(
+        os.path.join(data, 'locks'), conf.os_acc.lock_timeout
+    )
+    for failed in node.restore(described, locks):
+        LOG.error('Not restored: %s', failed)
+    return node.Node(
+        server,
+        own.driver_name,
+        options.node_name(conf),
+        described,
+        locks,
+        own.max_claims,
+    )
+
+
+def _bind(
+    conf: cfg.ConfigOpts,
+    ended: threading.Event,
+    server: cluster.Cluster,
+    calls: service.Calls,
+    this: process.Process,
+) -> None:
+    """Prepare claims before their Pods are bound, in a thread of its own."""
+    from os_acc_dra import binding
+
+    own = conf.os_acc_dra
+    binding.Binder(
+        server,
+        own.driver_name,
+        options.node_name(conf),
+        own.kubelet_path,
+        calls,
+        this.publishes,
+    ).repeat(ended, own.publish_interval)
 
 
 def _go_on(
     conf: cfg.ConfigOpts,
     ended: threading.Event,
     server: cluster.Cluster,
-    served: service.Service,
+    this: process.Process,
 ) -> int:
     next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
     while not ended.wait(_PERIOD):
-        if not served.is_reachable():
+        if not this.is_reachable():
             LOG.error('A socket was removed. A restart creates it again')
             return 1
         if time.monotonic() >= next_search:

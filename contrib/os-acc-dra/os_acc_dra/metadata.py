@@ -10,7 +10,6 @@ https://github.com/kubernetes/enhancements, keps/sig-node/
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 import json
@@ -133,30 +132,24 @@ class Metadata:
         if os.path.exists(own):
             shutil.rmtree(own)
 
-    def restore(self, uids: Collection[str]) -> dict[str, Exception]:
-        """Write the specs that are gone, and remove what nobody has.
+    def uids(self) -> set[str]:
+        """The UIDs of the claims that have files.
 
-        :param uids: of the claims that have devices
-        :returns: of each claim that failed its error
         :raises OSError: if the directory cannot be read
         """
         try:
-            there = os.listdir(self._directory)
+            return set(os.listdir(self._directory))
         except FileNotFoundError:
-            return {}
-        failed: dict[str, Exception] = {}
-        for uid in there:
-            try:
-                self._restore(uid, uids)
-            except (OSError, ValueError) as err:
-                failed[uid] = err
-        return failed
+            return set()
 
-    def _restore(self, uid: str, uids: Collection[str]) -> None:
+    def restore(self, uid: str) -> None:
+        """Write the spec of a claim, which may be gone.
+
+        :raises OSError: if a file cannot be read or written
+        :raises ValueError: if the UID is none
+        """
         path = f'{self._of_claim(uid)}/{_SPEC}'
-        if uid not in uids:
-            self.remove(uid)
-        elif os.path.exists(path):
+        if os.path.exists(path):
             with open(path, encoding='utf-8') as file:
                 _write(self._spec_path(uid), json.load(file))
 

@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import dataclasses
 import logging
+import threading
 from typing import Any
 from typing import Protocol
 
 import os_acc
 from os_acc import exception
+from os_acc import locking
 from os_acc import objects
 from os_acc import progress
 import os_acc_dra
@@ -21,6 +25,7 @@ from os_acc_dra import configuration
 from os_acc_dra import errors
 from os_acc_dra import metadata
 from os_acc_dra import offers
+from os_acc_dra import shared
 from os_acc_dra import workers
 
 LOG = logging.getLogger(__name__)
@@ -56,6 +61,8 @@ class Node:
     :param driver: the name of this driver
     :param name: of this node
     :param described: the metadata files of the claims
+    :param locks: of the claims, between the processes of this driver
+    :param most: how many claims it works on at the same time
     """
 
     def __init__(
@@ -64,23 +71,47 @@ class Node:
         driver: str,
         name: str,
         described: metadata.Metadata,
+        locks: locking.Locks,
+        most: int,
     ) -> None:
         self._server, self._driver, self._name = server, driver, name
-        self._described = described
+        self._described, self._locks = described, locks
+        self._turns = threading.BoundedSemaphore(most)
+        self._offers = shared.Shared(lambda: offers.by_name(_devices()))
 
     def prepare(
         self, wanted: claims.Reference, worker: workers.Worker
     ) -> list[Prepared]:
         """Give a claim its devices; it may be repeated.
 
-        Only one worker at a time works on a claim, so what is read here holds
-        until the end.
+        Only one worker at a time works on a claim, in all processes of this
+        driver. So what is read here holds until the end.
 
         :raises ClaimRefused: if the claim must not be prepared now
+        :raises LockTimeout: if another process works on the claim too long
         :raises ServerError: if the API server does not give the claim
         :raises OSError: if a metadata file cannot be written
         :raises: as os_acc.plug
         """
+        with self._turn(wanted, worker):
+            return self._prepare(wanted, worker)
+
+    @contextlib.contextmanager
+    def _turn(
+        self, wanted: claims.Reference, worker: workers.Worker
+    ) -> Iterator[None]:
+        """Work on a claim alone, and on few claims at the same time."""
+        worker.say(
+            'waits for another process of this driver that works on the claim'
+        )
+        with self._locks.instance(wanted.uid):
+            worker.say('waits for its turn: many other claims come first')
+            with self._turns:
+                yield
+
+    def _prepare(
+        self, wanted: claims.Reference, worker: workers.Worker
+    ) -> list[Prepared]:
         worker.say('reads the claim')
         found = self._server.claim(wanted.namespace, wanted.name)
         results = claims.allocated(found, wanted, self._driver, self._name)
@@ -154,7 +185,7 @@ class Node:
         worker: workers.Worker,
     ) -> dict[str, objects.VAN]:
         worker.say('looks for the devices')
-        offered = offers.by_name(_devices())
+        offered = self._offers()
         requests = []
         for van_uuid, each in by_van.items():
             offer = offered.get(each.device)
@@ -191,42 +222,61 @@ class Node:
 
         :raises UnplugException: if a device is not released; the kubelet asks
             again
+        :raises LockTimeout: if another process works on the claim too long
         """
-        worker.say('releases the devices')
-        os_acc.unplug(
-            objects.InstanceInfo(uuid=wanted.uid),
-            progress=_telling(worker, {}),
-        )
-        self._described.remove(wanted.uid)
+        with self._turn(wanted, worker):
+            worker.say('releases the devices')
+            os_acc.unplug(
+                objects.InstanceInfo(uuid=wanted.uid),
+                progress=_telling(worker, {}),
+            )
+            self._described.remove(wanted.uid)
 
 
-def restore(described: metadata.Metadata) -> list[str]:
+def restore(described: metadata.Metadata, locks: locking.Locks) -> list[str]:
     """Repair what the claims of this node have, such as CDI specs.
 
     The kubelet asks only once for a claim, and starts containers with the ids
     that it got then.
 
     :param described: the metadata files of the claims
+    :param locks: of the claims; one that another process works on is left out
     :returns: what could not be repaired
     """
     failed = []
-    instances = {
-        van.instance_uuid: None
+    uids = {
+        van.instance_uuid
         for van in os_acc.get_vans()
-        if van.owner == os_acc_dra.OWNER and van.state == _PLUGGED
+        if van.owner == os_acc_dra.OWNER
     }
-    for uid in instances:
-        try:
-            os_acc.replug(uid)
-        except exception.ExceptionBase as err:
-            failed.append(f'claim {uid}: {errors.text_of(err)}')
-    try:
-        there = {van.instance_uuid for van in os_acc.get_vans()}
-        for uid, error in described.restore(there).items():
-            failed.append(f'metadata of {uid}: {errors.text_of(error)}')
-    except OSError as err:
-        failed.append(f'metadata files: {errors.text_of(err)}')
+    for uid in sorted(uids | described.uids()):
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locks.instance(uid, wait=False))
+            except exception.LockTimeout:
+                continue
+            try:
+                _restore(uid, described)
+            except (exception.ExceptionBase, OSError, ValueError) as err:
+                failed.append(f'claim {uid}: {errors.text_of(err)}')
     return failed
+
+
+def _restore(uid: str, described: metadata.Metadata) -> None:
+    """Repair what a claim has; of one without a device, remove the files."""
+    vans = os_acc.get_vans(uid)
+    if not vans:
+        described.remove(uid)
+        return
+    try:
+        described.restore(uid)
+    finally:
+        # Also if its metadata are damaged.
+        if any(
+            van.owner == os_acc_dra.OWNER and van.state == _PLUGGED
+            for van in vans
+        ):
+            os_acc.replug(uid)
 
 
 def _devices() -> list[objects.Device]:

@@ -27,6 +27,13 @@ OPTS = (
         help='Name of this node in Kubernetes.',
     ),
     cfg.StrOpt(
+        'pod_uid',
+        default='',
+        sample_default='<environment variable POD_UID, or none>',
+        help='UID of the Pod of this driver. The sockets are named after it, '
+        'so that two Pods can serve the driver during a rolling update.',
+    ),
+    cfg.StrOpt(
         'kubelet_path',
         default='/var/lib/kubelet',
         help="The kubelet's directory (its --root-dir). The path must be the "
@@ -45,6 +52,22 @@ OPTS = (
         max=44.0,
         help='Seconds after which a kubelet call is answered with what is '
         'still in progress. The kubelet itself gives up after 45.',
+    ),
+    cfg.IntOpt(
+        'max_claims',
+        default=32,
+        min=1,
+        max=256,
+        help='How many claims are prepared and unprepared at the same time. '
+        'It should be greater than the number of devices that take long to '
+        'program.',
+    ),
+    cfg.BoolOpt(
+        'binding_conditions',
+        default=False,
+        help='Let the scheduler bind a Pod only after its device is '
+        'programmed. All claims of the cluster are read every '
+        'publish_interval seconds for it.',
     ),
     cfg.FloatOpt(
         'publish_interval',
@@ -77,6 +100,8 @@ _SUBDOMAIN = re.compile(
     r'(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?'
     r'(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*'
 )
+# The kubelet's own, for a static Pod, is no UUID.
+_POD_UID = re.compile(r'[A-Za-z0-9-]{1,63}')
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
@@ -101,6 +126,12 @@ def check(conf: cfg.ConfigOpts) -> None:
             f'[{GROUP}] driver_name is {name!r}, expected a DNS subdomain of '
             'at most 63 characters'
         )
+    uid = pod_uid(conf)
+    if uid and not _POD_UID.fullmatch(uid):
+        raise errors.ConfigurationError(
+            f'[{GROUP}] pod_uid is {uid!r}, expected letters, digits and '
+            'hyphens, at most 63'
+        )
 
 
 def node_name(conf: cfg.ConfigOpts) -> str:
@@ -113,12 +144,10 @@ def node_name(conf: cfg.ConfigOpts) -> str:
     return found
 
 
-def registration_path(directory: str, driver: str) -> str:
-    """The socket by which the kubelet finds this driver.
-
-    :param directory: the kubelet's directory
-    """
-    return os.path.join(directory, 'plugins_registry', f'{driver}-reg.sock')
+def pod_uid(conf: cfg.ConfigOpts) -> str:
+    """The UID of the Pod of this process; '': it runs in none."""
+    found: str = conf.os_acc_dra.pod_uid or os.environ.get('POD_UID') or ''
+    return found
 
 
 def data_path(directory: str, driver: str) -> str:

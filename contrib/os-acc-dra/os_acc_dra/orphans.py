@@ -49,9 +49,8 @@ def release(
         for van in os_acc.get_vans()
         if van.owner == os_acc_dra.OWNER
     }
-    checkpoint = _checkpoint(directory)
-    # A UID is a text that nothing else has, whatever the format is.
-    lost = {uid for uid in own if uid not in checkpoint}
+    known = checkpoint(directory)
+    lost = {uid for uid in own if uid not in known}
     if not lost:
         return []
     there = claims_module.uids_on(server.claims(), driver, node)
@@ -63,8 +62,14 @@ def release(
     ]
 
 
-def _checkpoint(directory: str) -> str:
-    """What the kubelet has noted; '' if there is no file."""
+def checkpoint(directory: str) -> str:
+    """What the kubelet has noted; '' if there is no file.
+
+    A UID is a text that nothing else has, whatever the format is.
+
+    :param directory: the kubelet's directory
+    :raises OSError: if the file cannot be read
+    """
     path = os.path.join(directory, 'dra_manager_state')
     try:
         with open(path, encoding='utf-8', errors='replace') as file:

@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from os_acc_dra import messages
 from os_acc_dra import options
+from os_acc_dra import process
 
 #: Seconds for each of the two calls.
 _TIMEOUT = 4.0
@@ -35,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             project='os-acc',
         )
         own = conf.os_acc_dra
-        _ask(options.registration_path(own.kubelet_path, own.driver_name))
+        _ask(
+            process.Process(
+                own.kubelet_path, own.driver_name, options.pod_uid(conf)
+            ).registration
+        )
     except cfg.Error as err:
         return _failed(str(err))
     except grpc.RpcError as err:

@@ -30,6 +30,10 @@ LOG = logging.getLogger(__name__)
 
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _INVALID = 422
+_COUNTERS = frozenset({'sharedCounters', 'consumesCounters'})
+_CONDITIONS = frozenset(
+    {'bindsToNode', 'bindingConditions', 'bindingFailureConditions'}
+)
 
 
 class Slices(Protocol):
@@ -54,16 +58,25 @@ class Publisher:
     """Publishes the devices of this node.
 
     :param period: seconds between two looks at the devices
+    :param publishes: says whether this process is the one that writes slices;
+        another one only looks at the devices
+    :param features: what it publishes if the API server keeps it
     """
 
     def __init__(
-        self, server: Slices, driver: str, node: str, period: float
+        self,
+        server: Slices,
+        driver: str,
+        node: str,
+        period: float,
+        publishes: Callable[[], bool] = lambda: True,
+        features: slices_module.Features | None = None,
     ) -> None:
         self._server, self._driver, self._node = server, driver, node
-        self._period = period
+        self._period, self._publishes = period, publishes
         self._changed = threading.Event()
         self._ended = threading.Event()
-        self._features = slices_module.Features()
+        self._features = features or slices_module.Features()
         # What the last whole discovery has found.
         self._observed: health.Observed | None = None
 
@@ -116,7 +129,11 @@ class Publisher:
         """Make the slices as the devices are now.
 
         :raises ServerError: if the API server refuses, or does not answer
+        :raises OSError: if it is unknown whether this process publishes
         """
+        if not self._publishes():
+            self._discover(is_published=True)
+            return
         there = self._server.slices(self._driver, self._node)
         inventory = self._inventory(bool(there))
         if inventory is None:
@@ -139,7 +156,20 @@ class Publisher:
             there = self._server.slices(self._driver, self._node)
 
     def _inventory(self, is_published: bool) -> slices_module.Inventory | None:
-        """What this node has; None: unknown, so that nothing may change.
+        """What this node has; None: unknown, so that nothing may change."""
+        found = self._discover(is_published)
+        if found is None:
+            return None
+        held = {
+            van.handle.identity
+            for van in os_acc.get_vans()
+            if van.owner == os_acc_dra.OWNER and van.handle is not None
+        }
+        exclusions = os_acc.get_exclusions(_devices(found))
+        return slices_module.Inventory.of(found, exclusions, held)
+
+    def _discover(self, is_published: bool) -> dict[str, offers.Offer] | None:
+        """What can be offered; None: unknown.
 
         Nothing is withdrawn because a driver of os-acc has failed.
         """
@@ -150,17 +180,10 @@ class Publisher:
             if self._observed is None and is_published:
                 return None
             before = self._observed.offers if self._observed else {}
-            found = {**before, **offers.by_name(err.devices)}
-        else:
-            found = offers.by_name(devices)
-            self._observed = health.Observed(found, time.time())
-        held = {
-            van.handle.identity
-            for van in os_acc.get_vans()
-            if van.owner == os_acc_dra.OWNER and van.handle is not None
-        }
-        exclusions = os_acc.get_exclusions(_devices(found))
-        return slices_module.Inventory.of(found, exclusions, held)
+            return {**before, **offers.by_name(err.devices)}
+        found = offers.by_name(devices)
+        self._observed = health.Observed(found, time.time())
+        return found
 
     def _write(
         self, specs: list[dict[str, Any]], there: list[dict[str, Any]]
@@ -227,23 +250,23 @@ class Publisher:
     def _notice(self, sent: dict[str, Any], kept: dict[str, Any]) -> None:
         """Notice what the server has dropped without an error."""
         lost = _fields(sent) - _fields(kept)
-        counters, taints = (
-            self._features.counters
-            and not lost & {'sharedCounters', 'consumesCounters'},
-            self._features.taints and 'taints' not in lost,
-        )
         if lost:
             LOG.warning(
                 'The API server drops %s: the feature is off. Devices that '
-                'need it are not offered',
+                'cannot be offered without it are not offered',
                 ', '.join(sorted(lost)),
             )
-            self._features = slices_module.Features(counters, taints)
+            before = self._features
+            self._features = slices_module.Features(
+                before.counters and not lost & _COUNTERS,
+                before.taints and 'taints' not in lost,
+                before.conditions and not lost & _CONDITIONS,
+            )
 
 
 def _fields(spec: dict[str, Any]) -> set[str]:
     """The optional fields that a slice has."""
-    optional = {'sharedCounters', 'consumesCounters', 'taints'}
+    optional = {*_COUNTERS, *_CONDITIONS, 'taints'}
     found = optional & {name for name, value in spec.items() if value}
     for device in spec.get('devices') or ():
         found |= optional & {name for name, value in device.items() if value}
@@ -266,6 +289,7 @@ def _said(spec: dict[str, Any]) -> dict[str, Any]:
                 'name': each['name'],
                 'attributes': each.get('attributes') or {},
                 'counters': each.get('consumesCounters') or [],
+                'conditions': each.get('bindingConditions') or [],
                 'taints': [
                     (taint['key'], taint.get('value'), taint['effect'])
                     for taint in each.get('taints') or ()

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent import futures
 import contextlib
-import fcntl
 import functools
 import logging
+import math
 import os
 import time
 from typing import Any
@@ -21,7 +21,7 @@ from os_acc_dra import errors
 from os_acc_dra import health as health_module
 from os_acc_dra import messages
 from os_acc_dra import node as node_module
-from os_acc_dra import options
+from os_acc_dra import process as process_module
 from os_acc_dra import workers as workers_module
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ VERSIONS = (
 _PACKAGES = ('v1', 'v1beta1')
 #: What is left of the time of a call when it is answered, at least.
 _MARGIN = 0.1
-_LONGEST_PATH = 107
 _THREADS = 256
 
 
@@ -84,6 +83,34 @@ class Calls:
             answer.claims[uid].error = error
         return answer
 
+    def prepare_early(self, wanted: claims.Reference) -> None:
+        """Prepare a claim before the kubelet asks, and wait for the end.
+
+        :raises: as node.Node.prepare
+        """
+        self._early(wanted, 'prepare', self._node.prepare)
+
+    def unprepare_early(self, wanted: claims.Reference) -> None:
+        """Unprepare a claim that the kubelet never asked for.
+
+        :raises: as node.Node.unprepare
+        """
+        self._early(wanted, 'unprepare', self._node.unprepare)
+
+    def _early(
+        self,
+        wanted: claims.Reference,
+        kind: str,
+        work: Callable[[claims.Reference, workers_module.Worker], Any],
+    ) -> None:
+        def alive() -> bool:
+            return True
+
+        worker = self._workers.start(
+            wanted.uid, kind, functools.partial(work, wanted), alive
+        )
+        self._workers.answer(worker, alive, math.inf)
+
     def _all(
         self,
         asked: Any,
@@ -126,11 +153,11 @@ class Calls:
 
 
 class Service:
-    """The sockets of this driver in the kubelet's directory.
+    """The services of this driver on the sockets of its process.
 
     :param calls: answers the calls for claims
     :param driver: the name of this driver
-    :param directory: the kubelet's directory
+    :param process: has the sockets
     :param health: tells the kubelet which devices are healthy
     """
 
@@ -138,15 +165,12 @@ class Service:
         self,
         calls: Calls,
         driver: str,
-        directory: str,
+        process: process_module.Process,
         health: health_module.Health,
     ) -> None:
         self._calls, self._driver, self._health = calls, driver, health
-        self._data = options.data_path(directory, driver)
-        self.endpoint = os.path.join(self._data, 'dra.sock')
-        self.registration = options.registration_path(directory, driver)
+        self._process = process
         self._servers: list[grpc.Server] = []
-        self._lock: Any = None
 
     def start(self) -> None:
         """Serve, and let the kubelet find it: the registration comes last.
@@ -154,20 +178,13 @@ class Service:
         :raises ConfigurationError: if the sockets cannot be made, or another
             process serves this driver
         """
-        for path in (self.endpoint, self.registration):
-            if len(os.fsencode(path)) > _LONGEST_PATH:
-                raise errors.ConfigurationError(
-                    f'the path of a socket may have {_LONGEST_PATH} bytes: '
-                    f'{path}. Set [os_acc_dra] driver_name or kubelet_path '
-                    'to a shorter one'
-                )
-        self._reserve()
+        self._process.reserve()
         methods = {
             'NodePrepareResources': self._calls.prepare,
             'NodeUnprepareResources': self._calls.unprepare,
         }
         self._serve(
-            self.endpoint,
+            self._process.endpoint,
             [
                 _handler(
                     f'k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin',
@@ -182,7 +199,7 @@ class Service:
             + [_stream(self._health)],
         )
         self._serve(
-            self.registration,
+            self._process.registration,
             [
                 _handler(
                     'pluginregistration.Registration',
@@ -199,26 +216,6 @@ class Service:
             ],
         )
 
-    def _reserve(self) -> None:
-        """Be the only process that serves this driver.
-
-        gRPC takes over the socket of a living server without a word.
-        """
-        try:
-            os.makedirs(self._data, mode=0o750, exist_ok=True)
-            os.makedirs(os.path.dirname(self.registration), exist_ok=True)
-            self._lock = open(os.path.join(self._data, 'lock'), 'w')  # noqa: SIM115
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            raise errors.ConfigurationError(
-                f'another process serves {self._driver}: it has locked '
-                f'{self._data}/lock'
-            ) from err
-        except OSError as err:
-            raise errors.ConfigurationError(
-                f"the kubelet's directory cannot be used: {err}"
-            ) from err
-
     def _serve(self, path: str, handlers: list[Any]) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of a process that was killed
@@ -232,31 +229,22 @@ class Service:
             raise errors.ConfigurationError(f'{path}: {err}') from err
         self._servers.append(server)
 
-    def is_reachable(self) -> bool:
-        """Whether both sockets are still there."""
-        return os.path.exists(self.endpoint) and os.path.exists(
-            self.registration
-        )
-
     def stop(self, grace: float) -> None:
         """Stop: first the registration, so that the kubelet sends no more.
 
         :param grace: seconds for the calls that go on
         """
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.registration)
+        self._process.unregister()
         self._health.stop()
         for server in reversed(self._servers):
             server.stop(grace).wait()
         self._servers.clear()
-        if self._lock is not None:
-            self._lock.close()
 
     def _info(self, request: Any, context: Any) -> Any:
         return messages.REGISTRATION['PluginInfo'](
             type='DRAPlugin',
             name=self._driver,
-            endpoint=self.endpoint,
+            endpoint=self._process.endpoint,
             supported_versions=VERSIONS,
         )
 

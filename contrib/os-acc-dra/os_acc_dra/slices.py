@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from os_acc_dra import attributes
+from os_acc_dra import binding
 from os_acc_dra import counters as counters_module
 from os_acc_dra import offers as offers_module
 
@@ -24,10 +25,14 @@ Spec = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Which optional fields the API server keeps."""
+    """Which optional fields are published, if the API server keeps them.
+
+    :ivar conditions: binding conditions
+    """
 
     counters: bool = True
     taints: bool = True
+    conditions: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +102,8 @@ def specs(
             'name': name,
             'attributes': attributes.of(inventory.offers[name]),
         }
+        if features.conditions and _is_programmed(inventory.offers[name]):
+            device |= binding.published(driver)
         if taints[name]:
             device['taints'] = taints[name]
         consumed = [
@@ -108,6 +115,11 @@ def specs(
             device['consumesCounters'] = consumed
         devices.append(device)
     return _pool(devices, sets, driver, node)
+
+
+def _is_programmed(offer: offers_module.Offer) -> bool:
+    """Whether os-acc programs the device for those who ask for a function."""
+    return offer.device.programming not in (None, 'none')
 
 
 def _sets(
