@@ -94,9 +94,10 @@ class Plug(answers.Command, listing.Listing):
     ) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.dry_run:
             return dry_run.table(self._preview(parsed_args)[1])
-        _, vans = self._plug(parsed_args)
+        info, vans = self._plug(parsed_args)
+        called = info.host_service or info.uuid
         return self.keys(), [
-            (*base.van_row(van), van.guest_config) for van in vans
+            (*base.van_row(van, called), van.guest_config) for van in vans
         ]
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
