@@ -32,8 +32,8 @@ from os_acc.texts import uuid_forms
 
 _INSTANCE = (
     'UUID of the instance, or any name, from which os-acc derives a fixed '
-    'UUID. For an instance that has accelerators, the first 8 or more '
-    'characters of its UUID also work'
+    'UUID; host:NAME is a service of this host. For an instance that has '
+    'accelerators, the first 8 or more characters of its UUID also work'
 )
 
 

@@ -14,6 +14,7 @@ import os_acc
 from os_acc import exception
 from os_acc import migration
 from os_acc import objects
+from os_acc.placement import inventory
 from os_acc.state import instance_names
 
 VF, OTHER = devices.VFS[:2]
@@ -161,6 +162,13 @@ def test_an_orphan_it_never_is_and_it_does_not_move(here):
     assert [each.uuid for each in os_acc.get_vans()] == [van.uuid]
     with pytest.raises(exception.MigrationConflict, match='service of this'):
         migration.describe(service())
+
+
+def test_placement_has_it_as_reserved(here):
+    os_acc.plug(service(), [devices.pci(VF)])
+    made = inventory.providers(os_acc.get_devices())[devices.PF]
+    (found,) = made.inventories.values()
+    assert (found.total, found.reserved) == (4, 1)
 
 
 def test_a_guest_with_such_a_name_is_a_guest(here):
