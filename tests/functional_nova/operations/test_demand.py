@@ -16,10 +16,10 @@ from os_acc.placement import functions
 from os_acc_nova import demand
 
 CLASS = 'CUSTOM_FAKE_TEST'
+# stestr runs this by a link.
 SAMPLE = (
-    pathlib.Path(base.__file__)
-    .parents[2]
-    .joinpath('data', 'nova-build-instances-error.json')
+    pathlib.Path(__file__).resolve().parents[2]
+    / 'data/nova-build-instances-error.json'
 )
 
 
