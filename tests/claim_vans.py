@@ -73,6 +73,10 @@ class Van:
     earlier: bool = False
 
     @property
+    def called(self) -> str:
+        return self.instance_uuid
+
+    @property
     def handle(self) -> str:
         return self.option.handle
 

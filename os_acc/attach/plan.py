@@ -178,7 +178,8 @@ def plan(
 ) -> list[Plan]:
     """Check the arguments of plug, and choose a driver for each request.
 
-    :param plugin_name: None: that of the host's configuration
+    :param plugin_name: None: that of the host's configuration; for a service
+        of the host itself, noop
     :returns: a plan for each request, in the order of the requests
     :raises ExceptionBase: one of the errors that os_acc.plug documents
     """
@@ -187,7 +188,11 @@ def plan(
     if not requests:
         _refuse('requests', [], 'at least one', 'os_acc.plug')
     if plugin_name is None:
-        plugin_name = host.conf.os_acc.plugin
+        plugin_name = (
+            host.conf.os_acc.plugin
+            if instance_info.host_service is None
+            else 'noop'
+        )
     plugin = host.extensions.plugin(plugin_name)
     if live:
         check_live(plugin)

@@ -40,7 +40,7 @@ def of(
     """
     if spec is None or not spec.companions or is_one(function):
         return []
-    if bind == device_spec.BIND_NONE:
+    if bind in (device_spec.BIND_NONE, device_spec.BIND_HOST):
         return []
     return [found for found in _beside(function) if is_one(found)]
 

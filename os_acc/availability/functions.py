@@ -27,6 +27,7 @@ from os_acc.availability import host_use
 from os_acc.availability import storage
 from os_acc.availability import vfio_rules
 from os_acc.claims import vans
+from os_acc.kernel import modules
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
@@ -94,7 +95,9 @@ def obstacles(
     """Say why a PCI function cannot be taken as a whole.
 
     :param spec: the entry of device_spec for it; None if there is none
-    :param bind: who is to bind it to VFIO, one of device_spec.BINDS
+    :param bind: who is to bind it, one of device_spec.BINDS. With BIND_HOST,
+        os-acc binds it to the entry's host_driver. If it is bound to that
+        already, nothing is changed, and its users are no obstacle
     :param holders: the VANs of the journal, and who wants the function; None
         if the journal is unavailable
     :param snapshot: pass one when asking about many functions
@@ -111,8 +114,10 @@ def obstacles(
     """
     if holders is None:
         holders = vans.Vans()
+    vfio_bound = bind != device_spec.BIND_HOST
+    kept = not vfio_bound and has_host_driver(function, spec)
     if refused is None:
-        refused = _refusals(function, spec)
+        refused = _refusals(function, spec) if vfio_bound else ()
     along = companions.of(function, spec, bind)
     own = holders.taker.functions
     if along:
@@ -129,12 +134,14 @@ def obstacles(
         refused,
         _met(those, close=True),
         () if held else _unhealthy(function, holders),
-        _host_uses(function, snapshot, as_root),
+        () if kept else _host_uses(function, snapshot, as_root),
         _companions(along, holders, snapshot, as_root),
-        () if alone else host_use.group_obstacles(function, own, snapshot),
+        ()
+        if alone or not vfio_bound
+        else host_use.group_obstacles(function, own, snapshot),
         _met(those, close=False),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
-        () if users is None else _open(users),
+        () if users is None or kept else _open(users),
     ):
         yield Obstacle.of(f'PCI function {function.address}', reason)
 
@@ -161,6 +168,17 @@ def in_the_way(
     :param holders: the VANs of the journal, and who wants the function
     """
     return holders.in_the_way(f'pci/{function.address}', function.parent)
+
+
+def has_host_driver(
+    function: pci.Function, spec: device_spec.Spec | None
+) -> bool:
+    """Whether a function is bound to the host_driver of its entry."""
+    return (
+        spec is not None
+        and spec.host_driver is not None
+        and modules.same(function.driver or '', spec.host_driver)
+    )
 
 
 def part_obstacles(

@@ -56,12 +56,14 @@ def refusal(
     Whether an NVMe controller has a command that erases is not known before
     it is bound to VFIO: see privileged.storage.
 
-    :param bind: who is to bind it to VFIO, one of device_spec.BINDS
+    :param bind: who is to bind it, one of device_spec.BINDS, or BIND_HOST
     :param command: what has_command() says
     :returns: None if nothing is known against it
     """
     if not is_storage(function):
         return None
+    if bind == device_spec.BIND_HOST:
+        return refusals.STORES_FOR_HOST.say()
     if bind == device_spec.BIND_LIBVIRT:
         return refusals.STORES_FOR_LIBVIRT.say()
     if command:

@@ -150,6 +150,7 @@ def _rows(
             each.instance_uuid,
             tuple(number for number, _ in files.get(each.van_uuid, ())),
             paths=tuple(path for _, path in files.get(each.van_uuid, ())),
+            called=each.called,
         )
         for each in holders
     ]

@@ -115,6 +115,7 @@ class Row:
         this boot of the host
     :ivar most: how many VANs may share the files; 0: any number, or one
     :ivar paths: of those files, in the same order; empty if unknown
+    :ivar called: what texts call the instance; empty: its UUID
     :ivar noted: what was behind the files when the VAN got them, if that is
         known. The devices may not be there now
     """
@@ -127,3 +128,4 @@ class Row:
     most: int = 0
     noted: Files = Files()
     paths: tuple[str, ...] = ()
+    called: str = dataclasses.field(default='', compare=False)

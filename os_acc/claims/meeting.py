@@ -124,7 +124,7 @@ class Meeting:
         """The VAN that is in the way, as the texts of refusals name it."""
         other = self.other
         return {
-            'instance': other.instance_uuid,
+            'instance': other.called or other.instance_uuid,
             'what': other.handle,
             'van': other.van_uuid,
         }
@@ -143,7 +143,7 @@ class Meeting:
         other, number = self.other, self.where.node.name
         paths = dict(zip(other.numbers, other.paths, strict=False))
         return file_refusals.FILE_NUMBER.say(
-            instance=other.instance_uuid,
+            instance=self.said['instance'],
             number=number.partition(' ')[2],
             path=paths.get(number, other.handle),
             van=other.van_uuid,

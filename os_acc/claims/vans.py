@@ -55,6 +55,10 @@ class Holder(Protocol):
     @property
     def instance_uuid(self) -> str: ...
 
+    @property
+    def called(self) -> str:
+        """What texts call the instance: its UUID, or such as host:ovs."""
+
 
 class Met(Protocol):
     """A VAN that excludes what is wanted: see meeting.Meeting."""

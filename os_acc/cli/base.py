@@ -277,12 +277,26 @@ def error_cell(text: str | None) -> _Error | None:
     return None if text is None else _Error(text)
 
 
-def van_row(van: objects.VAN) -> tuple[Any, ...]:
-    """Return the values of VAN_COLUMNS."""
+class _Instance(columns.FormattableColumn[str]):
+    """The UUID of an instance; a table shows what texts call it."""
+
+    def __init__(self, uuid: str, called: str) -> None:
+        super().__init__(uuid)
+        self._called = called
+
+    def human_readable(self) -> str:
+        return self._called
+
+
+def van_row(van: objects.VAN, called: str) -> tuple[Any, ...]:
+    """Return the values of VAN_COLUMNS.
+
+    :param called: what texts call its instance, see journal.Entry
+    """
     handle = van.handle.identity if van.handle is not None else None
     return (
         van.uuid,
-        van.instance_uuid,
+        _Instance(van.instance_uuid, called),
         van.state,
         van.driver,
         van.plugin,

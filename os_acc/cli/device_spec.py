@@ -185,7 +185,7 @@ class DeviceDeny(_Change):
         holders = allocated.Holders(journal.handles())
         for each in _of(holders, name):
             self._say(
-                f'instance {each.instance_uuid} keeps {each.handle or name} '
+                f'instance {each.called} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
             )
         # The privileged half would give them out again by these notes.

@@ -32,8 +32,8 @@ from os_acc.texts import forms
 
 _INSTANCE = (
     'UUID of the instance, or any name, from which os-acc derives a fixed '
-    'UUID. For an instance that has accelerators, the first 8 or more '
-    'characters of its UUID also work'
+    'UUID; host:NAME is a service of this host. For an instance that has '
+    'accelerators, the first 8 or more characters of its UUID also work'
 )
 
 
@@ -94,9 +94,10 @@ class Plug(answers.Command, listing.Listing):
     ) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.dry_run:
             return dry_run.table(self._preview(parsed_args)[1])
-        _, vans = self._plug(parsed_args)
+        info, vans = self._plug(parsed_args)
+        called = info.host_service or info.uuid
         return self.keys(), [
-            (*base.van_row(van), van.guest_config) for van in vans
+            (*base.van_row(van, called), van.guest_config) for van in vans
         ]
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:

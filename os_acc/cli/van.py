@@ -53,7 +53,7 @@ class VANList(answers.Command, listing.Listing):
     ) -> tuple[Sequence[str], Iterable[Any]]:
         entries, unreadable = _read(_instance(parsed_args))
         rows = [
-            *(base.van_row(entry.van) for entry in entries),
+            *(base.van_row(entry.van, entry.called) for entry in entries),
             *(_unreadable_row(row) for row in unreadable),
         ]
         state = self.keys().index('state')

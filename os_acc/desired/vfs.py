@@ -153,8 +153,7 @@ def _users(host: host_module.Host, pf: str) -> list[str]:
     """Say who uses the VFs of a PF, or the PF itself."""
     holders = allocated.Holders(host.journal.handles())
     found = [
-        f'instance {each.instance_uuid} has {each.handle} '
-        f'(VAN {each.van_uuid})'
+        f'instance {each.called} has {each.handle} (VAN {each.van_uuid})'
         for each in holders.on(pf)
     ]
     function = pci.find(pf)

@@ -12,7 +12,6 @@ from os_acc import finding
 from os_acc import health
 from os_acc import host as host_module
 from os_acc import journal
-from os_acc import objects
 from os_acc.doctor import vans as van_checks
 from os_acc.journal import health as rows
 from os_acc.kernel import file_system
@@ -37,7 +36,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         )
     yield from _file_system(host.conf.os_acc.state_path)
     try:
-        vans = host.journal.vans().objects
+        entries = host.journal.entries()
         unreadable = host.journal.unreadable()
         exists = host.journal.exists()
     except exception.JournalError as err:
@@ -50,7 +49,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         )
         return
     if exists:
-        yield from _vans(host, vans, unreadable)
+        yield from _vans(host, entries, unreadable)
     else:
         yield _without_journal(host)
 
@@ -91,10 +90,10 @@ def _file_system(path: str) -> Iterator[finding.Finding]:
 
 def _vans(
     host: host_module.Host,
-    vans: list[objects.VAN],
+    entries: list[journal.Entry],
     unreadable: list[journal.UnreadableRow],
 ) -> Iterator[finding.Finding]:
-    text = f'the journal holds {len(vans)} VANs'
+    text = f'the journal holds {len(entries)} VANs'
     if unreadable:
         text += f', and {len(unreadable)} rows that are unreadable'
     yield finding.Finding(subject(host), finding.OK, text)
@@ -107,11 +106,31 @@ def _vans(
             'reinstall or upgrade the package that wrote it; if that is '
             f'impossible, run os-acc van forget {row.van_uuid}',
         )
-    for van in vans:
-        yield from van_checks.findings(host, van)
+    for entry in entries:
+        yield from van_checks.findings(host, entry)
+    yield from _host_services(entries)
     for found in host.journal.unhealthy():
         if health.counts(found):
             yield unhealthy(found)
+
+
+def _host_services(
+    entries: list[journal.Entry],
+) -> Iterator[finding.Finding]:
+    """Report what services of the host itself have."""
+    found: dict[str, list[str]] = {}
+    for entry in entries:
+        if (name := entry.instance_info.host_service) is not None:
+            handle = entry.van.handle
+            found.setdefault(name, []).append(
+                handle.identity if handle is not None else entry.van.state
+            )
+    for name, devices in found.items():
+        yield finding.Finding(
+            f'service {name} of this host',
+            finding.OK,
+            f'it has {", ".join(devices)}',
+        )
 
 
 def unhealthy(found: rows.Health) -> finding.Finding:

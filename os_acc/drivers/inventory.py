@@ -65,7 +65,7 @@ def handle(
     state, reason = device_objects.FREE, None
     if holder is not None:
         state = device_objects.USED
-        reason = f'instance {holder.instance_uuid} has it'
+        reason = f'instance {holder.called} has it'
     else:
         for first in obstacles:
             state = _STATES.get(first.kind, device_objects.ABSENT)

@@ -28,6 +28,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.journal import database
+from os_acc.journal import rows as rows_module
 from os_acc.journal import schema
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +36,14 @@ LOG = logging.getLogger(__name__)
 _R = TypeVar('_R')
 
 #: The columns that to_holder() needs.
-HOLDER_COLUMNS = ('handle', 'device', 'uuid', 'instance_uuid', 'state')
+HOLDER_COLUMNS = (
+    'handle',
+    'device',
+    'uuid',
+    'instance_uuid',
+    'state',
+    'instance',
+)
 
 _DATA = 'versioned_object.data'
 
@@ -60,6 +68,12 @@ class Entry:
     started: bool = True
 
     @property
+    def called(self) -> str:
+        """What texts call the instance. See Holder."""
+        info = self.instance_info
+        return str(info.host_service or info.uuid)
+
+    @property
     def names_function(self) -> bool:
         """Whether the request names a function or a bitstream to program."""
         return (
@@ -79,6 +93,8 @@ class Holder:
     :ivar van_uuid: UUID of the VAN
     :ivar instance_uuid: UUID of the VAN's instance
     :ivar state: state of the VAN
+    :ivar called: what texts call the instance: a service of the host by its
+        name, any other one by its UUID
     """
 
     handle: str | None
@@ -86,6 +102,7 @@ class Holder:
     van_uuid: str
     instance_uuid: str
     state: str
+    called: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +253,7 @@ def _holder_values(row: sqlite3.Row) -> dict[str, Any]:
         'van_uuid': row['uuid'],
         'instance_uuid': row['instance_uuid'],
         'state': row['state'],
+        'called': rows_module.called(row),
     }
 
 

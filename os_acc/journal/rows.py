@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
+import json
 import sqlite3
 from typing import Any
 
 from os_acc import exception
 from os_acc.journal import database
 from os_acc.objects import van as van_states
+from os_acc.state import instance_names
 
 #: What selects a VAN's row: the UUIDs of the VAN and of its instance.
 VanKey = tuple[str, str]
@@ -182,19 +185,34 @@ def find(db: sqlite3.Connection, uuids: Sequence[str]) -> list[sqlite3.Row]:
     return found
 
 
+def called(row: sqlite3.Row) -> str:
+    """Say what texts call the instance of a row.
+
+    :returns: the name of a service of the host, such as host:ovs; the UUID of
+        any other instance, or if the row is unreadable
+    """
+    uuid: str = row['instance_uuid']
+    if f'"{instance_names.HOST}' not in row['instance']:
+        return uuid  # most instances are guests
+    with contextlib.suppress(Exception):
+        name = json.loads(row['instance'])['versioned_object.data']['name']
+        return instance_names.host_service(uuid, name) or uuid
+    return uuid
+
+
 def _busy(
     db: sqlite3.Connection, row: Mapping[str, Any]
 ) -> exception.DeviceBusy:
     # Prefer the row that has the handle. If there is none, the VAN's UUID is
     # the reason for the conflict.
     other = db.execute(
-        'SELECT uuid, instance_uuid, state FROM van'
+        'SELECT uuid, instance_uuid, instance, state FROM van'
         ' WHERE handle = :handle OR uuid = :uuid ORDER BY uuid = :uuid',
         {'handle': row.get('handle'), 'uuid': row['uuid']},
     ).fetchone()
     own = other['uuid'] == row['uuid']
     return exception.DeviceBusy(
         device=f'VAN {row["uuid"]}' if own else row['handle'],
-        holder=f'instance {other["instance_uuid"]} (VAN {other["uuid"]},'
+        holder=f'instance {called(other)} (VAN {other["uuid"]},'
         f' {other["state"]})',
     )

@@ -49,6 +49,11 @@ def describe(
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
     entries = host.journal.entries(uuid)
+    for entry in entries:
+        if (name := entry.instance_info.host_service) is not None:
+            raise exception.MigrationConflict(
+                instance=name, reason='it is a service of this host'
+            )
     if not entries:
         raise exception.MigrationConflict(
             instance=uuid, reason='it has no accelerators on this host'

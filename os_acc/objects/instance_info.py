@@ -13,6 +13,7 @@ from oslo_versionedobjects import fields as ovo_fields
 from os_acc.objects import base
 from os_acc.objects import fields
 from os_acc.objects.fields import UUIDValue
+from os_acc.state import instance_names
 
 
 @base.VersionedObjectRegistry.register
@@ -48,6 +49,11 @@ class InstanceInfo(base.VersionedObject):
         # the instance is no process.
         'process': ovo_fields.StringField(nullable=True),
     }
+
+    @property
+    def host_service(self) -> str | None:
+        """Its name if it is a service of the host, such as host:ovs."""
+        return instance_names.host_service(self.uuid, self.name)
 
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str

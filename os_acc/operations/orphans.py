@@ -231,10 +231,13 @@ def _orphans(
     """The chosen VANs, unless a VAN of the instance is too young.
 
     An instance that is being moved is known to one host, and has VANs on two.
+    A service of the host itself is known to no hypervisor.
     """
     entries = host.journal.entries(uuid)
     now = timeutils.utcnow(with_timezone=True)
     for entry in entries:
+        if entry.instance_info.host_service is not None:
+            return []
         if entry.van.state in states.MOVING:
             return []
         changed = entry.van.updated_at or now

@@ -16,6 +16,7 @@ import dataclasses
 import re
 
 from os_acc import objects
+from os_acc import reserved
 from os_acc.kinds.mdev.driver import driver as mdev
 from os_acc.objects import device as device_objects
 from os_acc.placement import functions
@@ -72,7 +73,9 @@ def place(address: str, region: str = '') -> str:
 
 
 def providers(
-    devices: Iterable[objects.Device], allocated: Collection[str] = ()
+    devices: Iterable[objects.Device],
+    allocated: Collection[str] = (),
+    kept: Iterable[reserved.Reserved] = (),
 ) -> dict[str, Provider]:
     """Make the providers of devices, by place(): see there.
 
@@ -81,13 +84,16 @@ def providers(
     is kept back until an operator frees it, one that something has which has
     no allocation, and each free one of a device that has failed.
 
-    A device that has nothing to count has a provider without an inventory.
+    A device that has nothing to count has a provider without an inventory. So
+    has one that is programmed ahead of time only, until it holds a function.
 
     :param devices: as os_acc.get_devices() returns them. A device whose
         resource class does not begin with CUSTOM_ is left out
     :param allocated: the UUIDs of the VANs whose devices are allocated from
         these providers
+    :param kept: what a document of os-acc apply reserves
     """
+    ahead = [each for each in kept if each.ahead_of_time]
     made: dict[str, Provider] = {}
     for device in devices:
         name = device.resource_class
@@ -98,7 +104,10 @@ def providers(
                 place(device.address, region), Provider()
             )
             provider.parts.append(part)
-            provider.traits |= traits_of(device) | _functions(device, region)
+            inside = _functions(device, region)
+            provider.traits |= traits_of(device) | inside
+            if functions.EMPTY in inside and _is_kept(part, region, ahead):
+                continue
             count = _count(part, allocated)
             if count.total:
                 inventory = provider.inventories.setdefault(name, Inventory())
@@ -118,6 +127,18 @@ def _parts(device: objects.Device) -> Iterator[tuple[str, Part]]:
             if len(regions) == 1 or (each.region or '') == region
         ]
         yield region, Part(device, handles)
+
+
+def _is_kept(
+    part: Part, region: str, kept: Iterable[reserved.Reserved]
+) -> bool:
+    """Whether a device is reserved in a place, and nobody has it."""
+    if any(each.holder is not None for each in part.handles):
+        return False
+    addresses = {part.device.address}.union(
+        *(reserved.names(None, each.handle) for each in part.handles)
+    )
+    return any(each.is_about(addresses, region) for each in kept)
 
 
 def _functions(device: objects.Device, region: str) -> set[str]:

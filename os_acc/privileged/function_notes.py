@@ -29,6 +29,7 @@ class Function(store.Said):
     :ivar device: the PF of a VF, or the function itself; None: an earlier
         version did not note that
     :ivar vfio_driver: to which a function is bound that is given out whole
+    :ivar host_driver: the same, for a service of the host itself
     :ivar command_empties: as its entry of device_spec said
     :ivar trusted: whether a VF may stay trusted
     :ivar number: the type of a vGPU, if os-acc sets it
@@ -37,6 +38,7 @@ class Function(store.Said):
 
     device: str | None = None
     vfio_driver: str | None = None
+    host_driver: str | None = None
     command_empties: store.Flag = False
     trusted: store.Flag = False
     number: int | None = None

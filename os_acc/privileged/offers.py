@@ -72,8 +72,11 @@ def entry(function: pci.Function) -> device_spec.Spec:
     noted = function_notes.of_function(notes.PCI, function)
     if noted is not None:
         spec = specs().held(function, noted.vfio_driver, noted.command_empties)
-        trusted = spec.trusted or noted.trusted
-        return dataclasses.replace(spec, trusted=trusted)
+        return dataclasses.replace(
+            spec,
+            trusted=spec.trusted or noted.trusted,
+            host_driver=noted.host_driver or spec.host_driver,
+        )
     return companions.entry_for(specs(), function)
 
 

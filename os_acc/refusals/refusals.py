@@ -86,6 +86,13 @@ NOT_BOUND = Refusal(
     "bind is none; in Nova's words, managed is no.",
     'bind it to VFIO, for example with driverctl, or set bind = os-acc',
 )
+STORES_FOR_HOST = Refusal(
+    Kind.UNSUITABLE,
+    'it stores data, and with host_driver the next user could read it: '
+    '{remedy}',
+    'It is of PCI class 01, and a service of the host requests it.',
+    'remove host_driver from its entry of device_spec',
+)
 STORES_FOR_LIBVIRT = Refusal(
     Kind.UNSUITABLE,
     'it stores data, and with bind = libvirt the host would see the data of '

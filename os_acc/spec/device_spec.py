@@ -35,6 +35,7 @@ from os_acc.spec import values as spec_values
 from os_acc.spec.entry import ACTIVATIONS
 from os_acc.spec.entry import BETWEEN_HOST
 from os_acc.spec.entry import BETWEEN_VFIO
+from os_acc.spec.entry import BIND_HOST
 from os_acc.spec.entry import BIND_LIBVIRT
 from os_acc.spec.entry import BIND_NONE
 from os_acc.spec.entry import BIND_OS_ACC
@@ -56,6 +57,7 @@ __all__ = (
     'BETWEEN_HOST',
     'BETWEEN_VFIO',
     'BINDS',
+    'BIND_HOST',
     'BIND_LIBVIRT',
     'BIND_NONE',
     'BIND_OS_ACC',

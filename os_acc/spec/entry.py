@@ -22,6 +22,10 @@ from os_acc.spec import edits as spec_edits
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
 
+#: os-acc binds it to host_driver, for a service of the host itself. No entry
+#: says this: it depends on who gets the function.
+BIND_HOST = 'host'
+
 #: What a function is bound to between two guests: a VFIO driver, or the
 #: driver that it had before os-acc took it.
 BETWEEN_VFIO, BETWEEN_HOST = 'vfio', 'host'
@@ -72,6 +76,8 @@ class Spec:
     :ivar bind: who binds a function to VFIO; None: as the driver's option
     :ivar vfio_driver: the VFIO driver to bind it to; None: the one that the
         kernel's module aliases name
+    :ivar host_driver: the kernel driver to bind it to for a service of the
+        host itself; None: as for a guest
     :ivar between_tenants: BETWEEN_VFIO or BETWEEN_HOST; None: not set
     :ivar companions: whether the other functions of a GPU in its IOMMU group,
         such as audio and USB, go to the guest with it
@@ -135,6 +141,7 @@ class Spec:
     one_time_use: bool | None = None
     bind: str | None = None
     vfio_driver: str | None = None
+    host_driver: str | None = None
     between_tenants: str | None = None
     companions: bool = False
     command_empties: bool = False

@@ -74,6 +74,7 @@ _KEYS: dict[str, Reader] = (
         'product_id': spec_values.pci_id,
         'bind': spec_values.one_of(*spec_entry.BINDS),
         'vfio_driver': spec_values.kernel_driver,
+        'host_driver': spec_values.host_driver,
         'between_tenants': spec_values.one_of(
             spec_entry.BETWEEN_VFIO, spec_entry.BETWEEN_HOST
         ),
@@ -139,9 +140,10 @@ _PROGRAMMING = frozenset(
 # The keys that have no effect with a programmer.
 _OF_COMMANDS = frozenset({'program', 'check', 'clear', 'progress'})
 _NOT_WITH = {
-    spec_entry.PROGRAMMER_COMMAND: frozenset[str](),
-    spec_entry.PROGRAMMER_DFL: _OF_COMMANDS,
-    spec_entry.PROGRAMMER_AMD: _OF_COMMANDS | {'function_file', 'activation'},
+    spec_entry.PROGRAMMER_COMMAND: frozenset({'host_driver'}),
+    spec_entry.PROGRAMMER_DFL: _OF_COMMANDS | {'host_driver'},
+    spec_entry.PROGRAMMER_AMD: _OF_COMMANDS
+    | {'host_driver', 'function_file', 'activation'},
 }
 # The keys that apply, by what an entry is for.
 _FOR_PARTS = _ALWAYS | frozenset(_PARTS)

@@ -187,6 +187,17 @@ def kernel_driver(key: str, value: Any) -> str:
     return str(value)
 
 
+def host_driver(key: str, value: Any) -> str:
+    if not modules.is_name(value) or 'vfio' in value:
+        refuse(
+            key,
+            value,
+            'the name of a kernel driver as in /sys/bus/pci/drivers, such as '
+            'iavf; without the key, it is a VFIO driver',
+        )
+    return str(value)
+
+
 def resource_class(key: str, value: Any) -> str | None:
     """Read the name of a resource class, and normalise it as Nova does.
 

@@ -4,7 +4,8 @@
 
 Without OpenStack, nobody gives an instance a UUID. os-acc makes one of the
 instance's name (RFC 4122, version 5), so that the same name always means the
-same instance. An attachment of the command ``cni-like`` is an instance too;
+same instance. A name that begins with HOST means a service of the host itself.
+An attachment of the command ``cni-like`` is an instance too;
 its UUID comes from another namespace, so no name leads to it.
 """
 
@@ -20,6 +21,9 @@ from os_acc.texts import forms
 #: The namespaces never change: the UUIDs are in journals.
 INSTANCES = uuid.UUID('95cfe13a-41d1-4b79-8ce3-2922b1cb9532')
 ATTACHMENTS = uuid.UUID('5ffb849d-4b6d-4cdd-b81f-ef2138d28b32')
+
+#: The beginning of the name of a service of the host itself.
+HOST = 'host:'
 
 #: The longest name of an instance, in characters.
 LONGEST = 255
@@ -42,7 +46,21 @@ def instance_uuid(name: str) -> str:
         _refuse(
             name, f'a UUID, or a name of 1 to {LONGEST} printable characters'
         )
+    if name.startswith(HOST) and not name.removeprefix(HOST).strip():
+        _refuse(name, f'the name of a service after {HOST}, such as host:ovs')
     return str(uuid.uuid5(INSTANCES, name))
+
+
+def host_service(instance_uuid: str, name: str | None) -> str | None:
+    """Say whether an instance is a service of the host itself.
+
+    The UUID counts, because a user can give a guest any name.
+
+    :returns: the name, such as host:ovs; None: it is not
+    """
+    if name is None or not name.startswith(HOST):
+        return None
+    return name if str(uuid.uuid5(INSTANCES, name)) == instance_uuid else None
 
 
 def attachment_uuid(network: str, container: str, interface: str) -> str:

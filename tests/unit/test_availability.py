@@ -249,6 +249,7 @@ class Holder:
     device: str | None
     van_uuid: str = 'van'
     instance_uuid: str = 'instance'
+    called: str = 'instance'
 
 
 def test_a_request_alone_does_not_share_a_group(kernel):

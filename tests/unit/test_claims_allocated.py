@@ -20,6 +20,7 @@ class Van:
     device: str | None
     van_uuid: str
     instance_uuid: str = 'instance'
+    called: str = 'instance'
 
 
 def test_nobody_has_anything():

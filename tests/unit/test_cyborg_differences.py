@@ -96,6 +96,7 @@ class World:
                 entry.van.uuid,
                 entry.van.instance_uuid,
                 entry.van.state,
+                entry.called,
             )
             for entry in self.entries
         }

@@ -1239,6 +1239,7 @@ def test_forget_an_unreadable_row(state_path):
             van_uuid=bad.van.uuid,
             instance_uuid=bad.van.instance_uuid,
             state='preparing',
+            called=bad.van.instance_uuid,
         )
         assert made.unreadable() == []
         assert made.entries() == [good]

@@ -137,8 +137,8 @@ def test_doctor_shows_it(run, monkeypatch):
     try:
         found = [
             finding
-            for van in opened.journal.vans()
-            for finding in vans.findings(opened, van)
+            for entry in opened.journal.entries()
+            for finding in vans.findings(opened, entry)
         ]
     finally:
         opened.close()

@@ -10,6 +10,7 @@ import pytest
 
 from os_acc import exception
 from os_acc import objects
+from os_acc import reserved
 from os_acc.placement import choice
 from os_acc.placement import flavor
 from os_acc.placement import functions
@@ -179,6 +180,30 @@ def test_a_device_with_nothing_to_count_has_no_inventory():
 )
 def test_other_resource_classes_are_left_out(name):
     assert totals([device(name, handles=[handle(0)])]) == {}
+
+
+@pytest.mark.parametrize(
+    ('inside', 'held', 'total'),
+    [(None, None, None), ('aes', None, 1), (None, HELD, 1)],
+)
+def test_what_is_programmed_ahead_of_time_only(inside, held, total):
+    """Without a function, it has no inventory, unless somebody has it."""
+    made = device(
+        programming='dynamic',
+        functions={'1': inside, '2': None},
+        handles=[
+            handle(1, 'used' if held else 'free', held, region='1'),
+            handle(2, region='2'),
+        ],
+    )
+    kept = [reserved.Reserved('0000:3b:00.0', '1', ahead_of_time=True)]
+    found = inventory.providers([made], (), kept)
+    one, two = (found[f'0000:3b:00.0_{n}'] for n in (1, 2))
+    assert [each.total for each in one.inventories.values()] == (
+        [] if total is None else [total]
+    )
+    assert [each.total for each in two.inventories.values()] == [1]
+    assert functions.EMPTY in two.traits
 
 
 @pytest.mark.parametrize(('health', 'reserved'), [('ok', 0), ('reboot', 2)])

@@ -37,6 +37,13 @@ OPTS: list[cfg.Opt] = [
         'how much it counts beside the other weighers that a device has the '
         'function of the flavor already (1), or no function (0.5).',
     ),
+    cfg.StrOpt(
+        'demand_topic',
+        default='os_acc_demand',
+        help='For os-acc-nova-demand: the topic to which Nova sends its '
+        'versioned notifications for this service. No other program may '
+        'listen to it.',
+    ),
 ]
 os_acc.CONF.register_group(
     cfg.OptGroup(GROUP, title='os-acc: the compute driver of Nova')

@@ -23,6 +23,7 @@ import os_traits
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import reserved
 from os_acc.placement import flavor
 from os_acc.placement import inventory
 from os_acc_nova import accelerators
@@ -88,6 +89,7 @@ def look() -> Offer:
             if van.owner == accelerators.OWNER
             and flavor.is_of_flavor(van.uuid)
         ]
+        kept = reserved.read(os_acc.this_host().journal)
     except exception.ExceptionBase as err:
         return Offer({}, [], str(err))
     failure = None
@@ -103,7 +105,7 @@ def look() -> Offer:
         if accelerators.is_reported(each.resource_class)
     ]
     return Offer(
-        inventory.providers(reported, {van.uuid for van in vans}),
+        inventory.providers(reported, {van.uuid for van in vans}, kept),
         vans,
         failure,
         frozenset(d.address for d in devices if not d.resource_class),

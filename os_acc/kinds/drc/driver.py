@@ -206,7 +206,7 @@ class DRCDriver(driver.DriverBase):
                 if holder.van_uuid != van.uuid:
                     raise exception.DeviceBusy(
                         device=f'slot {slot.address}',
-                        holder=f'instance {holder.instance_uuid}',
+                        holder=f'instance {holder.called}',
                     )
             _check_group(slot, slots, holders, van.instance_uuid)
             van.handle, van.device = slot.handle, slot.address
@@ -241,6 +241,5 @@ def _check_group(
             if holder.instance_uuid != instance_uuid:
                 raise exception.DeviceBusy(
                     device=f'bus group {slot.bus} of slot {slot.address}',
-                    holder=f'instance {holder.instance_uuid} (slot '
-                    f'{other.address})',
+                    holder=f'instance {holder.called} (slot {other.address})',
                 )

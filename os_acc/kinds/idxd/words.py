@@ -23,7 +23,7 @@ def why(met: meeting.Meeting) -> reasons.Reason:
     queue = idxd_names.of_file(vans.file_in(other.handle) or '')
     if queue is not None:
         return idxd_refusals.FILE_GIVEN.say(
-            who=f'instance {other.instance_uuid} (VAN {other.van_uuid})',
+            who=f'instance {met.said["instance"]} (VAN {other.van_uuid})',
             number=queue[1],
         )
     return met.common()

@@ -81,6 +81,22 @@ def bind(address: str, driver: str, seconds: float) -> None:
     )
 
 
+def bind_to_host(address: str, driver: str, seconds: float) -> None:
+    """Bind a function to a driver of the host.
+
+    :param driver: it must be loaded
+    :raises DeviceError: if the kernel refuses
+    :raises Timeout: if the driver does not bind it
+    """
+    now = pci.driver_of(address)
+    if now == driver:
+        return
+    _override(address, driver)
+    if now is not None:
+        _unbind(address, now)
+    _bind(address, driver, seconds)
+
+
 def restore(address: str, to: vfio.Binding, seconds: float) -> None:
     """Bind a function as it was bound before.
 

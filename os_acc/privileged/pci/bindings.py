@@ -19,21 +19,25 @@ from os_acc.privileged import notes
 from os_acc.privileged import storage
 from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import records
+from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 
 
 def remember(
     function: pci.Function,
-    vfio_driver: str,
+    driver: str,
     spec: device_spec.Spec | None = None,
+    for_host: bool = False,
 ) -> None:
-    """Write the record of a function that is about to be bound to VFIO.
+    """Write the record of a function that is about to be bound to a driver.
 
     If an earlier take() or give_back() was interrupted, there is a record
     already. It says what was there before os-acc changed anything, so it
     stays.
 
+    :param driver: the VFIO driver, or the host_driver of the entry
     :param spec: the entry of device_spec for it
+    :param for_host: whether a service of the host itself gets it
     """
     now = vfio.Binding.of(function)
     known = records.functions.read(function.address)
@@ -47,14 +51,13 @@ def remember(
         # The function is not as take() or give_back() leave it: another
         # function, or somebody else has bound it since.
         known = None
-    function_notes.note_function(function, spec, vfio_driver=vfio_driver)
+    noted = 'host_driver' if for_host else 'vfio_driver'
+    function_notes.note_function(function, spec, **{noted: driver})
     records.functions.write(
         function.address,
-        dataclasses.replace(known, vfio_driver=vfio_driver)
+        dataclasses.replace(known, vfio_driver=driver)
         if known is not None
-        else records.Function(
-            function.ids, now.driver, now.override, vfio_driver
-        ),
+        else records.Function(function.ids, now.driver, now.override, driver),
     )
 
 
@@ -70,6 +73,8 @@ def restore(
     if to.driver != now.driver:
         device = f'PCI function {address}'
         device_users.wait_until_closed(now.path, device, 0, shares)
+        if now.driver == known.vfio_driver and not vfio.is_bound(now):
+            unused.check(now, '', shares)  # a service of the host had it
         storage.check_empty(now)
         if to.driver and modules.loaded_driver(to.driver) is None:
             raise exception.DeviceError(
@@ -90,7 +95,10 @@ def _before(function: pci.Function, known: records.Function) -> vfio.Binding:
     since take().
     """
     now = vfio.Binding.of(function)
-    foreign = now.driver is not None and not vfio.is_bound(function)
+    foreign = now.driver not in (
+        None,
+        known.vfio_driver,
+    ) and not vfio.is_bound(function)
     return vfio.Binding(
         now.driver if foreign else known.driver,
         known.override if _wrote_override(now, known) else now.override,

@@ -99,8 +99,47 @@ def take(
     )
 
 
+@context.entry
+def take_for_host(
+    address: str, driver: str, instance_uuid: str, seconds: float
+) -> None:
+    """Bind a function to its host_driver, for a service of the host itself.
+
+    It does nothing to a function that is bound to it already.
+
+    :param driver: the host_driver of its entry of device_spec
+    :param instance_uuid: the service
+    :param seconds: for the whole operation
+    :raises DeviceInUseByHost, DeviceBusy: if it is used
+    :raises DeviceError: if the kernel refuses, or it stores data
+    :raises Timeout: if it is not bound in time
+    """
+    function = arguments.function(address)
+    arguments.uuid(instance_uuid)
+    seconds = arguments.seconds(seconds)
+    spec = offers.entry(function)
+    expected = spec.host_driver
+    if expected is None or driver != expected:
+        arguments.refuse('driver', driver, expected or 'no host_driver')
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> None:
+        with function_notes.locked(function, deadline.left(0.5)):
+            _check_available(address, (), instance_uuid, device_spec.BIND_HOST)
+            name = module_loading.load_driver(driver, deadline.left())
+            bindings.remember(pci.get(address), name, spec, for_host=True)
+            vfio_binding.bind_to_host(address, name, deadline.left())
+
+    waiting.at_most(
+        act, seconds, f'PCI function {address} to be bound to {driver}'
+    )
+
+
 def _check_available(
-    address: str, siblings: Sequence[str], instance_uuid: str
+    address: str,
+    siblings: Sequence[str],
+    instance_uuid: str,
+    bind: str = device_spec.BIND_OS_ACC,
 ) -> None:
     """Check again, under the lock, that a function can be taken.
 
@@ -119,7 +158,7 @@ def _check_available(
     for obstacle in availability.obstacles(
         function,
         offers.entry(function),
-        device_spec.BIND_OS_ACC,
+        bind,
         vans.Vans().asked_by(
             vans.Taker(
                 instance_uuid=instance_uuid,

@@ -12,7 +12,7 @@ from os_acc.privileged import undo_log
 
 @dataclasses.dataclass(frozen=True)
 class Function(undo_log.Record):
-    """A PCI function that was bound to VFIO.
+    """A PCI function that was bound to VFIO, or to its host_driver.
 
     :ivar ids: vendor:product
     :ivar driver: its driver before; None if it had none

@@ -91,7 +91,7 @@ def check_siblings(
         if each.handle in theirs and each.instance_uuid != van.instance_uuid:
             raise exception.DeviceBusy(
                 device=handle.identity,
-                reason=f'instance {each.instance_uuid} has {each.handle} '
+                reason=f'instance {each.called} has {each.handle} '
                 f'(VAN {each.van_uuid}), which belongs to the same '
                 'accelerator',
             )

@@ -133,10 +133,7 @@ def _shared(spec: device_spec.Spec) -> str:
 
 
 def _van(holder: allocated.Holder) -> str:
-    return (
-        f'{holder.van_uuid} of instance {holder.instance_uuid}: '
-        f'{holder.handle}'
-    )
+    return f'{holder.van_uuid} of instance {holder.called}: {holder.handle}'
 
 
 def _status(

@@ -177,7 +177,7 @@ class IdxdDriver(driver.DriverBase):
             holder = holders.of_handle(f'file/{name}')
             if holder is not None and holder.van_uuid != van.uuid:
                 reasons.append(
-                    f'instance {holder.instance_uuid} has work queue {each}'
+                    f'instance {holder.called} has work queue {each}'
                 )
             elif obstacle is None:
                 return name

@@ -419,7 +419,7 @@ def _status(uuid: str, holders: allocated.Holders) -> str:
     holder = holders.of_mdev(uuid)
     if holder is None:
         return 'no VAN has it'
-    return f'VAN {holder.van_uuid} of instance {holder.instance_uuid}'
+    return f'VAN {holder.van_uuid} of instance {holder.called}'
 
 
 def type_trait(kind: str) -> str:

@@ -42,7 +42,7 @@ def shown(
         'driver': driver,
         'status': 'no VAN has it'
         if holder is None
-        else f'VAN {holder.van_uuid} of instance {holder.instance_uuid}',
+        else f'VAN {holder.van_uuid} of instance {holder.called}',
         'link': nvme_of.link(wwn),
         'block devices': [f'{block.name} ({_size(block)})' for block in found],
         'connections': [
@@ -170,7 +170,7 @@ def _namespace(
     return Finding(
         label,
         finding.WARNING if lost else finding.OK,
-        f'instance {holder.instance_uuid} has it; {text}',
+        f'instance {holder.called} has it; {text}',
         'check the target and the network to it' if lost else '',
     )
 

@@ -79,7 +79,7 @@ def free(
         if (holder := holders.of_function(address)) is not None:
             raise exception.DeviceBusy(
                 device=f'PCI function {address}',
-                reason=f'instance {holder.instance_uuid} has it (VAN '
+                reason=f'instance {holder.called} has it (VAN '
                 f'{holder.van_uuid})',
             )
         done = []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import dataclasses
 import itertools
 import logging
 
@@ -112,7 +113,10 @@ class Claims:
         )
 
     def claim(
-        self, van: objects.VAN, request: objects.AcceleratorRequest
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        for_host: bool = False,
     ) -> None:
         """Take the function that a request names.
 
@@ -121,6 +125,7 @@ class Claims:
         has what the undo needs. This makes the VFs of a PF if needed, but
         changes nothing else: bind() does that.
 
+        :param for_host: whether a service of the host itself gets it
         :raises UnsupportedHandle: if the request's handle is no PCIHandle
         :raises DeviceNotFound: if there is no such function
         :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
@@ -131,7 +136,7 @@ class Claims:
         else:
             taker = f'driver {self._by.name!r}'
             handle = objects.PCIHandle.cast(request.handle, taker)
-            self._claim(van, request, handle)
+            self._claim(van, request, handle, for_host)
 
     def choose(
         self,
@@ -140,6 +145,7 @@ class Claims:
         prepare: Callable[[], None],
         order: Callable[[str], int] | None = None,
         leave_out: Callable[[str], bool] = lambda address: False,
+        for_host: bool = False,
     ) -> None:
         """Take the first function that serves a request, and prepare it.
 
@@ -148,6 +154,7 @@ class Claims:
         :param order: sort key of the addresses, lowest first
         :param leave_out: whether not to try an address, asked when it is its
             turn
+        :param for_host: as for claim()
         :raises: as choosing.choose()
         """
         unreadable: dict[str, Exception] = {}
@@ -170,7 +177,9 @@ class Claims:
 
         def take(handle: objects.PCIHandle) -> None:
             try:
-                self._claim(van, request, handle, parents[handle.address])
+                self._claim(
+                    van, request, handle, for_host, parents[handle.address]
+                )
             except Exception:
                 if pci_vfs.MADE in van.driver_data:
                     failed.add(van.device)
@@ -225,7 +234,9 @@ class Claims:
         address = allocation.address_of(van)
         function, bind = pci.get(address), van.driver_data[release.BIND]
         wanted = companions.own(self._by, van)
-        if bind == device_spec.BIND_OS_ACC:
+        if bind == device_spec.BIND_HOST:
+            taking.take_for_host(van)
+        elif bind == device_spec.BIND_OS_ACC:
             wanted = {address: van.driver_data, **wanted}
         elif bind == device_spec.BIND_NONE and storage.is_storage(function):
             from os_acc.privileged.pci import storage_calls
@@ -286,10 +297,12 @@ class Claims:
         van: objects.VAN,
         request: objects.AcceleratorRequest,
         wanted: objects.PCIHandle,
+        for_host: bool,
         parent: str | None = None,
     ) -> None:
         """Take a function that no VAN has.
 
+        :param for_host: as for claim()
         :param parent: if the function was chosen: the PF whose VF it is to
             be, or its own address; None: the request names the function
         """
@@ -318,7 +331,7 @@ class Claims:
             spec = self._specs().check(function)
             port.check(address, spec, request)
             with allocation.shared_locks(self._by, function, spec):
-                bind = taking.bind_mode(self._by, wanted, spec)
+                bind = taking.bind_mode(self._by, wanted, spec, for_host)
                 allocation.check_function(
                     self._by, van, function, spec, bind, new
                 )
@@ -336,7 +349,7 @@ class Claims:
                     ),
                     **port.state(function, request, van.driver_data),
                 }
-                if bind != device_spec.BIND_OS_ACC:
+                if bind not in release.BOUND_BY_OS_ACC:
                     release.hold(address)
                 van.driver_data = data
                 van.device = pf or address
@@ -378,6 +391,10 @@ class Claims:
                 van.driver_data.get(release.VFIO_DRIVER),
                 release.COMMAND_EMPTIES in van.driver_data,
             )
+            if bind == device_spec.BIND_HOST:
+                spec = dataclasses.replace(
+                    spec, host_driver=van.driver_data[release.HOST_DRIVER]
+                )
             with allocation.shared_locks(self._by, function, spec):
                 allocation.check_function(
                     self._by,
@@ -389,7 +406,7 @@ class Claims:
                     along=companions.of(van),
                 )
                 if release.CLEANED in van.driver_data and (
-                    bind != device_spec.BIND_OS_ACC
+                    bind not in release.BOUND_BY_OS_ACC
                 ):
                     release.hold(address)
                 data = dict(van.driver_data)

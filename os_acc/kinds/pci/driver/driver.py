@@ -79,10 +79,16 @@ class PCIDriver(driver.DriverBase):
         request: objects.AcceleratorRequest,
         instance_info: objects.InstanceInfo,
     ) -> None:
+        for_host = instance_info.host_service is not None
         if van.handle is None and request.handle is None:
-            self._claims.choose(van, request, lambda: self._claims.bind(van))
+            self._claims.choose(
+                van,
+                request,
+                lambda: self._claims.bind(van),
+                for_host=for_host,
+            )
             return
-        self._claims.claim(van, request)
+        self._claims.claim(van, request, for_host)
         self._claims.bind(van)
 
     def is_intact(self, van: objects.VAN) -> bool:

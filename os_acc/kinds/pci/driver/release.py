@@ -36,11 +36,15 @@ IDS = 'ids'
 RESET = 'reset'
 COMMAND_EMPTIES = 'command_empties'  # if so: cleaning_command empties it
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
+HOST_DRIVER = 'host_driver'  # the same, for a service of the host itself
 IOMMUFD = 'iommufd'  # a hint for the plugin: the kernel has no VFIO groups
 DRIVER_BEFORE = 'driver_before'
 CLEANED = 'cleaned'  # the addresses of functions that need no cleaning again
 
 _OF_FUNCTION = (BIND, IDS, RESET, VFIO_DRIVER, DRIVER_BEFORE)
+
+#: The values of BIND with which the privileged half binds a function.
+BOUND_BY_OS_ACC = (device_spec.BIND_OS_ACC, device_spec.BIND_HOST)
 
 # Seconds between two reports of the progress.
 _REPORT_EVERY = 2.0
@@ -104,7 +108,7 @@ def _give_back(
     if own:
         # Before the host's own driver of the VF reads them.
         port.restore(van)
-    if data[BIND] != device_spec.BIND_OS_ACC:
+    if data[BIND] not in BOUND_BY_OS_ACC:
         finish(van, function)
         return
     function = pci.find(address) or function
@@ -114,7 +118,10 @@ def _give_back(
             'PCI function %s stays bound to %s', address, function.driver
         )
         return
-    if before not in (None, function.driver):
+    if data[BIND] == device_spec.BIND_OS_ACC and before not in (
+        None,
+        function.driver,
+    ):
         # Two VANs of the instance may hand over functions at the same time.
         with allocation.group_lock(by, function):
             if (stays := _staying(by, van, function)) is not None:
@@ -189,6 +196,10 @@ def _cleaned(
     :returns: the driver that it is to be bound to
     """
     before = data.get(DRIVER_BEFORE)
+    if data[BIND] == device_spec.BIND_HOST:
+        if function.driver != before:
+            clean(van, function, data, shares)
+        return before
     ours = data[BIND] == device_spec.BIND_OS_ACC
     # After a reboot it is bound to its driver again, but was not cleaned.
     rebooted = van.boot_id != sysfs.boot_id()
@@ -270,7 +281,10 @@ def clean(
     except exception.DeviceInUseByHost as err:
         # libvirt or a reboot has given it back already. A network function
         # keeps no data of its last guest, but a disk may.
-        if function.base_class != pci.CLASS_NETWORK:
+        if (
+            function.base_class != pci.CLASS_NETWORK
+            or (data or {}).get(BIND) == device_spec.BIND_HOST
+        ):
             raise
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is not cleaned: %s', function.address, err

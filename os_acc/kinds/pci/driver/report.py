@@ -122,7 +122,7 @@ def show(
             each.line for each in fpga_manager.managers(function)
         ],
         'vans': [
-            f'{each.van_uuid} of instance {each.instance_uuid}: {each.state}'
+            f'{each.van_uuid} of instance {each.called}: {each.state}'
             for each in by.handles()
             if each.device == address or each.handle == f'pci/{address}'
         ],

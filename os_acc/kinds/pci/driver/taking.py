@@ -31,12 +31,16 @@ def bind_mode(
     by: driver.DriverBase,
     wanted: objects.PCIHandle,
     spec: device_spec.Spec,
+    for_host: bool,
 ) -> str:
     """Who is to bind a function.
 
     The handle's ``managed`` goes first, except that a function that the
-    operator binds stays bound.
+    operator binds stays bound. For a service of the host itself, the entry's
+    host_driver goes first.
     """
+    if for_host and spec.host_driver is not None:
+        return device_spec.BIND_HOST
     chosen: str = spec.bind or by.config.bind
     if chosen == device_spec.BIND_NONE:
         return chosen
@@ -60,6 +64,11 @@ def before(
         release.IDS: function.ids,
         release.RESET: spec.reset or by.config.reset,
     }
+    if bind == device_spec.BIND_HOST:
+        data[release.HOST_DRIVER] = str(spec.host_driver)
+        if function.driver is not None:
+            data[release.DRIVER_BEFORE] = function.driver
+        return data
     if spec.command_empties:
         data[release.COMMAND_EMPTIES] = 'yes'
     if not vfio.has_groups():
@@ -156,6 +165,25 @@ def take(
         van.save()
 
 
+def take_for_host(van: objects.VAN) -> None:
+    """Bind the function of a VAN to its host_driver.
+
+    :raises: as privileged.pci.take_for_host
+    """
+    from os_acc.privileged.pci import functions as privileged
+
+    address, driver = (
+        allocation.address_of(van),
+        van.driver_data[release.HOST_DRIVER],
+    )
+    privileged.take_for_host(
+        address, driver, van.instance_uuid, CONF.os_acc.device_timeout
+    )
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'PCI function %s is bound to %s', address, driver
+    )
+
+
 def _take(
     van: objects.VAN,
     address: str,
@@ -186,6 +214,8 @@ def is_intact(address: str, data: dict[str, str]) -> bool:
     function = pci.find(address)
     if function is None or function.ids != data[release.IDS]:
         return False
+    if data[release.BIND] == device_spec.BIND_HOST:
+        return modules.same(function.driver or '', data[release.HOST_DRIVER])
     by_libvirt = data[release.BIND] == device_spec.BIND_LIBVIRT
     return by_libvirt or vfio.is_bound(function)
 
@@ -197,6 +227,8 @@ def is_live_migratable(
 
     libvirt chooses the VFIO driver as os-acc does (src/util/virpci.c).
     """
+    if bind == device_spec.BIND_HOST:
+        return False
     if spec.live_migratable is not None:
         return spec.live_migratable
     if bind == device_spec.BIND_NONE and function.driver is not None:
