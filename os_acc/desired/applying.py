@@ -36,7 +36,12 @@ from os_acc.objects import report as results
 LOG = logging.getLogger(__name__)
 
 _LOCK = 'all, to apply a document'
-_IN_THE_WAY = (exception.DeviceBusy, exception.DeviceInUseByHost)
+# Another process that holds the lock of a device will have ended, too.
+_IN_THE_WAY = (
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+    exception.LockTimeout,
+)
 
 
 def apply(
