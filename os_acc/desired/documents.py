@@ -114,6 +114,7 @@ class Document:
     :ivar specs: the same, as their reader has read them
     :ivar reserved: the devices that only some requests get
     :ivar vgpus: the VFs that have their vGPU type ahead of time
+    :ivar work_queues: the devices whose work queues are set up ahead of time
     :ivar pools: the functions that some regions shall hold
     """
 
@@ -122,6 +123,7 @@ class Document:
     functions: Sequence[Function] = ()
     reserved: Sequence[reserved.Reserved] = ()
     vgpus: Sequence[str] = ()
+    work_queues: Sequence[str] = ()
     pools: Sequence[Pool] = ()
 
     def as_object(self) -> dict[str, Any]:
@@ -135,6 +137,7 @@ class Document:
             functions,
             reserved=reservations.written(self.reserved),
             vgpus=[{'device': each} for each in self.vgpus],
+            work_queues=[{'device': each} for each in self.work_queues],
             pools=[_without_defaults(each) for each in self.pools],
         )
 
@@ -252,10 +255,8 @@ def read(
         specs,
         functions,
         reservations.read(found.get('reserved', ()), place),
-        [
-            _vf(item['device'], ['vgpus', number, 'device'], place)
-            for number, item in enumerate(found.get('vgpus', ()))
-        ],
+        _addresses(found, 'vgpus', 'a VF', place),
+        _addresses(found, 'work_queues', 'a DSA or IAA', place),
         pools,
     )
     return _check_once(document, place)
@@ -293,13 +294,19 @@ def _checked(
     return dataclasses.replace(made, device=device.address)
 
 
-def _vf(text: str, keys: list[str | int], place: schemas.Place) -> str:
-    """Check and normalise the address of a VF."""
-    if not pci.is_address(text.lower()):
-        _refuse(
-            place(keys), schemas.named(keys), text, 'the PCI address of a VF'
-        )
-    return text.lower()
+def _addresses(
+    found: dict[str, Any], part: str, what: str, place: schemas.Place
+) -> list[str]:
+    """Check and normalise the PCI addresses of the devices of a part."""
+    made = []
+    for number, item in enumerate(found.get(part, ())):
+        text = item['device']
+        if not pci.is_address(text.lower()):
+            keys: list[str | int] = [part, number, 'device']
+            expected = f'the PCI address of {what}'
+            _refuse(place(keys), schemas.named(keys), text, expected)
+        made.append(text.lower())
+    return made
 
 
 def _checked_pool(
@@ -350,6 +357,7 @@ def _check_once(document: Document, place: schemas.Place) -> Document:
         ('functions', [each.label for each in document.functions], 'region'),
         ('reserved', [each.label for each in document.reserved], 'region'),
         ('vgpus', document.vgpus, 'VF'),
+        ('work_queues', document.work_queues, 'device'),
         ('pools', pools, 'function'),
     ):
         for number, each in enumerate(found):

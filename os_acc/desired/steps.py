@@ -21,7 +21,8 @@ class Step:
     :ivar name: what it changes
     :ivar before: what is there now
     :ivar after: what shall be there
-    :ivar act: does it; None: there is nothing to do. It raises DeviceBusy or
+    :ivar act: does it; None: there is nothing to do. It returns False if it
+        has found that nothing is to be done. It raises DeviceBusy or
         DeviceInUseByHost if somebody is in the way, before it touches anything
     :ivar users: says who would be in the way now, a clause for each
     :ivar fault: why it would fail, as far as that is known before; None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from os_acc.journal import database
 
-#: The key for VFs of an earlier document. No document of a user has it.
+#: The key for devices of an earlier document, by the part that had them. No
+#: document of a user has it.
 LET_GO = 'let_go'
 
 
@@ -31,16 +32,20 @@ class Desired:
     document: str
     settled: str | None = None
 
-    @property
-    def vgpus(self) -> list[str]:
-        """The VFs whose vGPU type os-acc has set ahead of time.
+    def devices_of(self, part: str) -> list[str]:
+        """The devices that os-acc sets up ahead of time, by their addresses.
 
-        Also those of an earlier document, until it is cleared: LET_GO.
+        Also those of an earlier document, until that is undone: LET_GO.
+
+        :param part: of the document: vgpus or work_queues
         """
         found = json.loads(self.document)
+        gone = found.get(LET_GO, {})
+        if isinstance(gone, list):  # an earlier version had only these
+            gone = {'vgpus': gone}
         return [
-            *(each['device'] for each in found.get('vgpus', ())),
-            *found.get(LET_GO, ()),
+            *(each['device'] for each in found.get(part, ())),
+            *gone.get(part, ()),
         ]
 
 

@@ -13,9 +13,7 @@ from os_acc.texts import function_id as function_ids
 KEEP, CLEAR = 'keep', 'clear'
 
 
-def is_kept(
-    pools: Iterable[dict[str, Any]], function_id: str | None
-) -> bool:
+def is_kept(pools: Iterable[dict[str, Any]], function_id: str | None) -> bool:
     """Whether a pool keeps a function ready.
 
     :param pools: as Journal.pools()

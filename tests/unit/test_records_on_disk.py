@@ -89,7 +89,7 @@ RECORDS = [
         idxd_records.IdxdDevice('8086:0b25', 'shared', 16, {'0': 0}, {}),
         'idxd-devices',
         '{"ids": "8086:0b25", "mode": "shared", "size": 16, '
-        '"queues": {"0": 0}, "engines": {}}',
+        '"queues": {"0": 0}, "engines": {}, "kept": false}',
     ),
     (
         idxd_records.idxd_queues,
@@ -152,6 +152,14 @@ def test_a_record(here, records, value, directory, text):
     assert records.read('x') is None
     records.delete('x')
     assert records.names() == []
+
+
+def test_a_record_of_an_earlier_version(here):
+    value = idxd_records.IdxdDevice('8086:0b25', 'shared', 16, {}, {})
+    idxd_records.idxd_devices.write('x', value)
+    path = pathlib.Path(root_folder.PATH) / 'idxd-devices/x'
+    path.write_text(path.read_text().replace(', "kept": false', ''))
+    assert idxd_records.idxd_devices.read('x') == value
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,26 @@ def _numbers(
     return size, wanted
 
 
+def has(device: idxd.Device, layout: Layout) -> bool:
+    """Whether a device is enabled and has a layout, whoever set it up."""
+    there = {
+        each.number: (each.size, each.group)
+        for each in device.queues
+        if each.size or each.group != idxd.NO_GROUP
+    }
+    engines = {n: g for n, g in device.engines.items() if g != idxd.NO_GROUP}
+    return (
+        device.is_enabled
+        and there == {n: (layout.size, g) for n, g in layout.queues.items()}
+        and engines == layout.engines
+        and all(
+            each.mode == layout.mode
+            for each in device.queues
+            if each.number in layout.queues and each.is_idle
+        )
+    )
+
+
 def shortage(
     device: idxd.Device, settings: spec_idxd.Queues
 ) -> reasons.Reason | None:
@@ -118,8 +138,8 @@ def numbers(device: idxd.Device, settings: spec_idxd.Queues) -> list[int]:
 
 
 def has_queues(address: str, holders: vans.Vans) -> bool:
-    """Whether VANs have work queues of a function that os-acc has set up."""
-    return any(
+    """Whether os-acc has set a function up: for VANs, or ahead of time."""
+    return holders.is_set_up(address) or any(
         idxd_names.split(identities.file_in(each.handle) or '')
         for each in holders.on(address)
     )

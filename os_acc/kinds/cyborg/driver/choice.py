@@ -28,9 +28,7 @@ def ranked(
 ) -> list[cyborg_listing.Found]:
     """Sort devices: those with the function first, those in use last."""
     pools = by.journal.pools()
-    return sorted(
-        devices, key=lambda found: rank(by, found, request, pools)
-    )
+    return sorted(devices, key=lambda found: rank(by, found, request, pools))
 
 
 def rank(
