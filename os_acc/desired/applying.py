@@ -24,6 +24,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import functions
+from os_acc.desired import mdevs
 from os_acc.desired import offered
 from os_acc.desired import pools
 from os_acc.desired import reservations
@@ -39,13 +40,7 @@ LOG = logging.getLogger(__name__)
 
 _LOCK = 'all, to apply a document'
 # The parts of which os-acc undoes what the document has no more.
-_AHEAD = (vgpus.PART, work_queues.PART)
-# Another process that holds the lock of a device will have ended, too.
-_IN_THE_WAY = (
-    exception.DeviceBusy,
-    exception.DeviceInUseByHost,
-    exception.LockTimeout,
-)
+_AHEAD = (vgpus.PART, work_queues.PART, mdevs.PART)
 
 
 def apply(
@@ -171,6 +166,7 @@ def _steps(
             host, document, before.devices_of(vgpus.PART) if before else ()
         ),
         work_queues.find(host, document, before),
+        mdevs.find(host, document, before),
         functions.find(host, document, callback),
         pools.find(earlier, document),
     )
@@ -194,8 +190,9 @@ def _row(
     :param let_go: devices that the document may have no more, by their part
     """
     made = document.as_object()
+    own = rows.Desired(json.dumps(made))
     gone = {
-        part: sorted({*devices} - {*getattr(document, part)})
+        part: sorted({*devices} - {*own.devices_of(part)})
         for part, devices in (let_go or {}).items()
     }
     if any(gone.values()):
@@ -216,7 +213,7 @@ def _tried(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
     """Do a step. What it raises does not stop the others."""
     try:
         return _do(step)
-    except _IN_THE_WAY as err:
+    except steps.IN_THE_WAY as err:
         return _told(step, results.IN_THE_WAY, exception.describe(err))
     except exception.ExceptionBase as err:
         why = exception.describe(err)

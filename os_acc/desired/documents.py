@@ -24,6 +24,7 @@ from os_acc import schemas
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.desired import reservations
+from os_acc.desired import wanted_mdevs
 from os_acc.journal import desired as rows
 from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
@@ -115,6 +116,7 @@ class Document:
     :ivar reserved: the devices that only some requests get
     :ivar vgpus: the VFs that have their vGPU type ahead of time
     :ivar work_queues: the devices whose work queues are set up ahead of time
+    :ivar mdevs: the mediated devices that are there ahead of time
     :ivar pools: the functions that some regions shall hold
     """
 
@@ -124,6 +126,7 @@ class Document:
     reserved: Sequence[reserved.Reserved] = ()
     vgpus: Sequence[str] = ()
     work_queues: Sequence[str] = ()
+    mdevs: Sequence[wanted_mdevs.Mdevs] = ()
     pools: Sequence[Pool] = ()
 
     def as_object(self) -> dict[str, Any]:
@@ -138,6 +141,7 @@ class Document:
             reserved=reservations.written(self.reserved),
             vgpus=[{'device': each} for each in self.vgpus],
             work_queues=[{'device': each} for each in self.work_queues],
+            mdevs=[dataclasses.asdict(each) for each in self.mdevs],
             pools=[_without_defaults(each) for each in self.pools],
         )
 
@@ -257,6 +261,7 @@ def read(
         reservations.read(found.get('reserved', ()), place),
         _addresses(found, 'vgpus', 'a VF', place),
         _addresses(found, 'work_queues', 'a DSA or IAA', place),
+        wanted_mdevs.read(found.get('mdevs', ()), place),
         pools,
     )
     return _check_once(document, place)
@@ -358,6 +363,7 @@ def _check_once(document: Document, place: schemas.Place) -> Document:
         ('reserved', [each.label for each in document.reserved], 'region'),
         ('vgpus', document.vgpus, 'VF'),
         ('work_queues', document.work_queues, 'device'),
+        ('mdevs', [each.label for each in document.mdevs], 'type'),
         ('pools', pools, 'function'),
     ):
         for number, each in enumerate(found):

@@ -7,6 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 
+from os_acc import exception
+
+#: What a step raises if somebody is in the way. Another process that holds the
+#: lock of a device will have ended, too.
+IN_THE_WAY = (
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+    exception.LockTimeout,
+)
+
 
 def nobody() -> list[str]:
     """Nobody is in the way of a step."""
@@ -36,3 +46,21 @@ class Step:
     act: Callable[[], object] | None = None
     users: Callable[[], list[str]] = nobody
     fault: str | None = None
+
+
+def tried(
+    part: str,
+    name: str,
+    before: str,
+    after: str,
+    act: Callable[[], object],
+    error: exception.ExceptionBase | None,
+) -> Step:
+    """Make a step of which it is known whether it would fail now.
+
+    :param error: what it would raise; None: nothing is known
+    """
+    text = exception.describe(error) if error is not None else None
+    if error is None or not isinstance(error, IN_THE_WAY):
+        return Step(part, name, before, after, act, fault=text)
+    return Step(part, name, before, after, act, lambda: [text or ''])

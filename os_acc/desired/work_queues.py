@@ -64,33 +64,9 @@ def find(
             yield steps.Step(PART, address, now, now)
             continue
         error = _in_the_way(host, specs, address, layout, address in earlier)
-        yield _step(host, address, now, layout, error)
-
-
-def _step(
-    host: host_module.Host,
-    address: str,
-    now: str,
-    layout: rules.Layout | None,
-    error: exception.ExceptionBase | None,
-) -> steps.Step:
-    """The step that sets a device up.
-
-    :param error: why that is impossible now
-    """
-    text = exception.describe(error) if error is not None else ''
-    passes = isinstance(
-        error, exception.DeviceBusy | exception.DeviceInUseByHost
-    )
-    return steps.Step(
-        PART,
-        address,
-        now,
-        _described(layout) if layout is not None else 'as its entry says',
-        functools.partial(_keep, host, address),
-        lambda: [text] if passes else [],
-        text if error is not None and not passes else None,
-    )
+        after = 'as its entry says' if layout is None else _described(layout)
+        keep = functools.partial(_keep, host, address)
+        yield steps.tried(PART, address, now, after, keep, error)
 
 
 def _text(device: idxd.Device | None) -> str:

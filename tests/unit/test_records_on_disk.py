@@ -76,7 +76,7 @@ RECORDS = [
         mdev_records.mdevs,
         mdev_records.Mdev(PF, 'type-1'),
         'mdevs',
-        f'{{"parent": "{PF}", "type": "type-1"}}',
+        f'{{"parent": "{PF}", "type": "type-1", "kept": false}}',
     ),
     (
         mdev_records.vgpus,
@@ -154,12 +154,13 @@ def test_a_record(here, records, value, directory, text):
     assert records.names() == []
 
 
-def test_a_record_of_an_earlier_version(here):
-    value = idxd_records.IdxdDevice('8086:0b25', 'shared', 16, {}, {})
-    idxd_records.idxd_devices.write('x', value)
-    path = pathlib.Path(root_folder.PATH) / 'idxd-devices/x'
-    path.write_text(path.read_text().replace(', "kept": false', ''))
-    assert idxd_records.idxd_devices.read('x') == value
+def test_records_of_an_earlier_version(here):
+    for records, value, directory, text in RECORDS:
+        if '"kept": false' in text:
+            records.write('x', value)
+            path = pathlib.Path(root_folder.PATH) / directory / 'x'
+            path.write_text(path.read_text().replace(', "kept": false', ''))
+            assert records.read('x') == value
 
 
 @pytest.mark.parametrize(

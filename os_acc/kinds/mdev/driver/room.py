@@ -59,6 +59,22 @@ class Room:
         return number
 
 
+def check(wanted: mdev.Mdev, limit: int | None) -> None:
+    """Check that a card may have one more mediated device of a type.
+
+    :param limit: max_instances of its entry of device_spec
+    :raises DeviceNotFound: if the parent lacks the type
+    :raises DeviceBusy: if the card has no room for it, or has max_instances of
+        it already
+    """
+    kind = mdev_types.type_of(wanted.parent, wanted.type)
+    is_pci = pci.is_address(wanted.parent)
+    function = pci.find(wanted.parent) if is_pci else None
+    left = Room(mdev.devices()).left(function, kind, limit)
+    if not kind.available or (left is not None and left < 1):
+        raise mdev.exhausted(wanted)
+
+
 def _card_of(parent: str) -> str:
     function = pci.find(parent) if pci.is_address(parent) else None
     return function.parent if function is not None else parent
