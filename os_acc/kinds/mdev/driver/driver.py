@@ -327,7 +327,6 @@ class MdevDriver(driver.DriverBase):
                     raise choosing.TakenMeanwhile(device=f'mdev {wanted.uuid}')
                 allocation.check_no_file(self, van, wanted.uuid)
                 mdev_handles.check_free(van, there, wanted)
-                mdev_handles.hold(wanted)
             else:
                 mdev_room.check(wanted, limit)
                 # Only os-acc's own choice has the UUID of the VAN.
@@ -340,6 +339,8 @@ class MdevDriver(driver.DriverBase):
             van.save()
             if there is None:
                 mdev_handles.create(van, wanted, kept)
+            else:
+                mdev_handles.hold(wanted)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
