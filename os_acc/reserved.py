@@ -93,7 +93,7 @@ def text(
 
 
 def check(
-    journal: journal_module.Journal,
+    those: Iterable[Reserved],
     addresses: Collection[str],
     region: str | None,
     function: str | None,
@@ -101,13 +101,14 @@ def check(
 ) -> None:
     """Check that a request of an instance may have a device.
 
+    :param those: as read(); a plug reads them once
     :param addresses: as names()
     :param region: None or empty: the whole device
     :param function: that the request names
     :param project: of the instance
     :raises DeviceBusy: if it is reserved for others
     """
-    for each in read(journal):
+    for each in those:
         if not each.is_about(addresses, region):
             continue
         reason = None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import contextlib
 import copy
 import dataclasses
+import functools
 import logging
 import time
 from typing import Any
@@ -67,6 +68,11 @@ class Steps:
         self._reporter = progress.Reporter(callback)
         self._waiting_since: float | None = None
         self._seconds: dict[tuple[str, str], float] = {}
+
+    @functools.cached_property
+    def _reserved(self) -> list[reserved.Reserved]:
+        """What is reserved, read once for all VANs of a call."""
+        return reserved.read(self._journal)
 
     def recorded_by(self, record: recorder.Recorder) -> Steps:
         """The same steps, which another recorder gets."""
@@ -160,7 +166,7 @@ class Steps:
         try:
             self._exclusion.check(van)
             reserved.check(
-                self._journal,
+                self._reserved,
                 reserved.names(van.device, van.handle),
                 van.driver_data.get(programs.REGION),
                 entry.request.function_id,

@@ -54,10 +54,11 @@ class Card:
 
     @property
     def is_held(self) -> bool:
-        """Whether a VAN has it or a part of it, so that it looks different."""
+        """Whether os-acc has changed it: for a VAN, or ahead of time."""
         return bool(
             self.holders.on(self.address)
             or self.holders.of_function(self.address)
+            or self.holders.is_set_up(self.address)
         )
 
 

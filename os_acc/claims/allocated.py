@@ -51,6 +51,8 @@ class Holders(vans.Vans):
     :param files: finds the own device files of VANs, by the UUIDs of the VANs;
         called once, if needed
     :param specs: gives the entries of device_spec; called once, if needed
+    :param set_up: lists the functions whose work queues os-acc apply sets up;
+        called once, if needed
     :param many: whether many devices will be asked for: see taken
     """
 
@@ -62,11 +64,13 @@ class Holders(vans.Vans):
         programmed: Iterable[str] = (),
         files: Callable[[], Mapping[str, Files]] = dict,
         specs: Callable[[], device_spec.Specs] = device_spec.Specs,
+        set_up: Callable[[], Iterable[str]] = tuple,
         many: bool = False,
     ) -> None:
         super().__init__()
         self.unhealthy = unhealthy or self.unhealthy
         self._reserved = reserved or {}
+        self._list_set_up = set_up
         self._programmed = frozenset(map(_slot, programmed))
         self._by_handle: dict[str, Holder] = {}
         self._by_device: dict[str, list[Holder]] = {}
@@ -134,6 +138,13 @@ class Holders(vans.Vans):
     def is_programmed(self, address: str) -> bool:
         """Whether a device with the same PCI slot has been programmed."""
         return _slot(address) in self._programmed
+
+    def is_set_up(self, address: str) -> bool:
+        return address in self._set_up
+
+    @functools.cached_property
+    def _set_up(self) -> frozenset[str]:
+        return frozenset(self._list_set_up())
 
     def on(self, device: str) -> Sequence[Holder]:
         return self._by_device.get(device, ())

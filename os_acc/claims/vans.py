@@ -160,6 +160,10 @@ class Vans:
         """Why nobody may have a handle until an operator frees it."""
         return None
 
+    def is_set_up(self, address: str) -> bool:
+        """Whether os-acc apply sets up the work queues of a function."""
+        return False
+
     def on(self, device: str) -> Sequence[Holder]:
         """The VANs that have a device or a part of it."""
         return ()

@@ -118,12 +118,17 @@ class Apply(base.Command, listing.Listing):
     def _apply(
         self, document: dict[str, Any], seconds: float | None
     ) -> objects.ApplyReport:
-        """Apply a document until nobody is in the way, or time is over."""
+        """Apply a document until nobody is in the way, or time is over.
+
+        What has failed would fail again, so it ends the wait.
+        """
         done = objects.ApplyReport()
 
         def act() -> None:
             nonlocal done
             done = os_acc.apply(document, progress=self.show_progress)
+            if results.FAILED in done.results():
+                return
             for each in done.steps:
                 if each.result == results.IN_THE_WAY:
                     raise exception.DeviceBusy(

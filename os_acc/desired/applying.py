@@ -9,7 +9,8 @@ see again().
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from collections.abc import Mapping
 import itertools
 import json
 import logging
@@ -23,12 +24,14 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import functions
+from os_acc.desired import mdevs
 from os_acc.desired import offered
 from os_acc.desired import pools
 from os_acc.desired import reservations
 from os_acc.desired import steps
 from os_acc.desired import vfs
 from os_acc.desired import vgpus
+from os_acc.desired import work_queues
 from os_acc.journal import desired as rows
 from os_acc.kernel import sysfs
 from os_acc.objects import report as results
@@ -36,7 +39,8 @@ from os_acc.objects import report as results
 LOG = logging.getLogger(__name__)
 
 _LOCK = 'all, to apply a document'
-_IN_THE_WAY = (exception.DeviceBusy, exception.DeviceInUseByHost)
+# The parts of which os-acc undoes what the document has no more.
+_AHEAD = (vgpus.PART, work_queues.PART, mdevs.PART)
 
 
 def apply(
@@ -48,16 +52,19 @@ def apply(
     with host.locks.device(_LOCK):
         host.failed_steps.clear()
         before = host.journal.desired()
-        earlier = _earlier(before)
-        vfs_before = before.vgpus if before is not None else []
-        host.journal.save_desired(_row(document, let_go=vfs_before))
+        let_go = {
+            part: before.devices_of(part)
+            for part in _AHEAD
+            if before is not None
+        }
+        host.journal.save_desired(_row(document, let_go=let_go))
         try:
             done = offer(host.conf, document)
         except exception.ExceptionBase:
             # Nothing was touched: the earlier document stays.
             host.journal.save_desired(before)
             raise
-        return _finish(host, document, earlier, done, callback)
+        return _finish(host, document, before, done, callback)
 
 
 def offer(
@@ -74,14 +81,9 @@ def check(
     host: host_module.Host, document: documents.Document
 ) -> objects.ApplyReport:
     """Say what apply() would do. This changes nothing."""
-    earlier = _earlier(host.journal.desired())
     found = itertools.chain(
         offered.find(host.conf, document),
-        reservations.find(earlier.reserved, document.reserved),
-        vfs.find(host, document),
-        vgpus.find(host, document, _vgpus(host)),
-        functions.find(host, document),
-        pools.find(earlier, document),
+        _steps(host, document, host.journal.desired()),
     )
     return objects.ApplyReport(steps=[_would(each) for each in found])
 
@@ -103,7 +105,7 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
         document = documents.stored(known)
         with host.locks.device(_LOCK, 0):
             done = offer(host.conf, document)
-            return _finish(host, document, document, done, None)
+            return _finish(host, document, known, done, None)
     except exception.LockTimeout:
         return None
     except Exception as err:
@@ -119,37 +121,55 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
 def _finish(
     host: host_module.Host,
     document: documents.Document,
-    before: documents.Document,
+    before: rows.Desired | None,
     done: list[objects.ApplyStep],
     callback: progress.Callback | None,
 ) -> objects.ApplyReport:
     """Do the other steps, now that device_spec says what is offered.
 
-    :param before: the document that was applied before
+    :param before: what was applied before
     :param done: the steps that are done
     """
-    for step in itertools.chain(
-        reservations.find(before.reserved, document.reserved),
-        vfs.find(host, document),
-        vgpus.find(host, document, _vgpus(host)),
-        functions.find(host, document, callback),
-        pools.find(before, document),
-    ):
+    for step in _steps(host, document, before, callback):
         known = host.failed_steps.get((step.part, step.name, step.after))
         if known is None or step.act is None:
             done.append(_tried(host, step))
         else:
             done.append(_told(step, results.FAILED, known))
     made = objects.ApplyReport(steps=done)
-    left = [
-        each.name
-        for each in made.steps
-        if each.part == vgpus.PART
-        and each.result in (results.IN_THE_WAY, results.FAILED)
-    ]
+    left = {
+        part: [
+            each.name
+            for each in made.steps
+            if each.part == part
+            and each.result in (results.IN_THE_WAY, results.FAILED)
+        ]
+        for part in _AHEAD
+    }
     if results.IN_THE_WAY not in made.results():
         host.journal.save_desired(_row(document, sysfs.boot_id(), left))
     return made
+
+
+def _steps(
+    host: host_module.Host,
+    document: documents.Document,
+    before: rows.Desired | None,
+    callback: progress.Callback | None = None,
+) -> Iterator[steps.Step]:
+    """The steps after offer(). Each is found when its turn comes."""
+    earlier = _earlier(before)
+    return itertools.chain(
+        reservations.find(earlier.reserved, document.reserved),
+        vfs.find(host, document),
+        vgpus.find(
+            host, document, before.devices_of(vgpus.PART) if before else ()
+        ),
+        work_queues.find(host, document, before),
+        mdevs.find(host, document, before),
+        functions.find(host, document, callback),
+        pools.find(earlier, document),
+    )
 
 
 def _earlier(row: rows.Desired | None) -> documents.Document:
@@ -160,22 +180,22 @@ def _earlier(row: rows.Desired | None) -> documents.Document:
         return documents.Document()  # a later version of os-acc wrote it
 
 
-def _vgpus(host: host_module.Host) -> list[str]:
-    known = host.journal.desired()
-    return known.vgpus if known is not None else []
-
-
 def _row(
     document: documents.Document,
     settled: str | None = None,
-    let_go: Sequence[str] = (),
+    let_go: Mapping[str, list[str]] | None = None,
 ) -> rows.Desired:
     """Make the row of the journal.
 
-    :param let_go: VFs whose vGPU type the document may have no more
+    :param let_go: devices that the document may have no more, by their part
     """
     made = document.as_object()
-    if gone := sorted({*let_go} - {*document.vgpus}):
+    own = rows.Desired(json.dumps(made))
+    gone = {
+        part: sorted({*devices} - {*own.devices_of(part)})
+        for part, devices in (let_go or {}).items()
+    }
+    if any(gone.values()):
         made[rows.LET_GO] = gone
     return rows.Desired(json.dumps(made), settled)
 
@@ -183,7 +203,8 @@ def _row(
 def _do(step: steps.Step) -> objects.ApplyStep:
     if step.act is None:
         return _told(step, results.UNCHANGED)
-    step.act()
+    if step.act() is False:
+        return _told(step, results.UNCHANGED)
     LOG.info('Applied: %s %s: %s', step.part, step.name, step.after)
     return _told(step, results.CHANGED)
 
@@ -192,7 +213,7 @@ def _tried(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
     """Do a step. What it raises does not stop the others."""
     try:
         return _do(step)
-    except _IN_THE_WAY as err:
+    except steps.IN_THE_WAY as err:
         return _told(step, results.IN_THE_WAY, exception.describe(err))
     except exception.ExceptionBase as err:
         why = exception.describe(err)

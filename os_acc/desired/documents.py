@@ -24,6 +24,7 @@ from os_acc import schemas
 from os_acc.bitstreams import reference
 from os_acc.desired import places
 from os_acc.desired import reservations
+from os_acc.desired import wanted_mdevs
 from os_acc.journal import desired as rows
 from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
@@ -114,6 +115,8 @@ class Document:
     :ivar specs: the same, as their reader has read them
     :ivar reserved: the devices that only some requests get
     :ivar vgpus: the VFs that have their vGPU type ahead of time
+    :ivar work_queues: the devices whose work queues are set up ahead of time
+    :ivar mdevs: the mediated devices that are there ahead of time
     :ivar pools: the functions that some regions shall hold
     """
 
@@ -122,6 +125,8 @@ class Document:
     functions: Sequence[Function] = ()
     reserved: Sequence[reserved.Reserved] = ()
     vgpus: Sequence[str] = ()
+    work_queues: Sequence[str] = ()
+    mdevs: Sequence[wanted_mdevs.Mdevs] = ()
     pools: Sequence[Pool] = ()
 
     def as_object(self) -> dict[str, Any]:
@@ -135,6 +140,8 @@ class Document:
             functions,
             reserved=reservations.written(self.reserved),
             vgpus=[{'device': each} for each in self.vgpus],
+            work_queues=[{'device': each} for each in self.work_queues],
+            mdevs=[dataclasses.asdict(each) for each in self.mdevs],
             pools=[_without_defaults(each) for each in self.pools],
         )
 
@@ -252,10 +259,9 @@ def read(
         specs,
         functions,
         reservations.read(found.get('reserved', ()), place),
-        [
-            _vf(item['device'], ['vgpus', number, 'device'], place)
-            for number, item in enumerate(found.get('vgpus', ()))
-        ],
+        _addresses(found, 'vgpus', 'a VF', place),
+        _addresses(found, 'work_queues', 'a DSA or IAA', place),
+        wanted_mdevs.read(found.get('mdevs', ()), place),
         pools,
     )
     return _check_once(document, place)
@@ -293,13 +299,19 @@ def _checked(
     return dataclasses.replace(made, device=device.address)
 
 
-def _vf(text: str, keys: list[str | int], place: schemas.Place) -> str:
-    """Check and normalise the address of a VF."""
-    if not pci.is_address(text.lower()):
-        _refuse(
-            place(keys), schemas.named(keys), text, 'the PCI address of a VF'
-        )
-    return text.lower()
+def _addresses(
+    found: dict[str, Any], part: str, what: str, place: schemas.Place
+) -> list[str]:
+    """Check and normalise the PCI addresses of the devices of a part."""
+    made = []
+    for number, item in enumerate(found.get(part, ())):
+        text = item['device']
+        if not pci.is_address(text.lower()):
+            keys: list[str | int] = [part, number, 'device']
+            expected = f'the PCI address of {what}'
+            _refuse(place(keys), schemas.named(keys), text, expected)
+        made.append(text.lower())
+    return made
 
 
 def _checked_pool(
@@ -350,6 +362,8 @@ def _check_once(document: Document, place: schemas.Place) -> Document:
         ('functions', [each.label for each in document.functions], 'region'),
         ('reserved', [each.label for each in document.reserved], 'region'),
         ('vgpus', document.vgpus, 'VF'),
+        ('work_queues', document.work_queues, 'device'),
+        ('mdevs', [each.label for each in document.mdevs], 'type'),
         ('pools', pools, 'function'),
     ):
         for number, each in enumerate(found):

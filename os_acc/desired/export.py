@@ -37,5 +37,7 @@ def export(host: host_module.Host) -> dict[str, Any]:
         held,
         reserved=document.get('reserved', []),
         vgpus=document.get('vgpus', []),
+        work_queues=document.get('work_queues', []),
+        mdevs=document.get('mdevs', []),
         pools=pools,
     )

@@ -7,6 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 
+from os_acc import exception
+
+#: What a step raises if somebody is in the way. Another process that holds the
+#: lock of a device will have ended, too.
+IN_THE_WAY = (
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+    exception.LockTimeout,
+)
+
 
 def nobody() -> list[str]:
     """Nobody is in the way of a step."""
@@ -21,7 +31,8 @@ class Step:
     :ivar name: what it changes
     :ivar before: what is there now
     :ivar after: what shall be there
-    :ivar act: does it; None: there is nothing to do. It raises DeviceBusy or
+    :ivar act: does it; None: there is nothing to do. It returns False if it
+        has found that nothing is to be done. It raises DeviceBusy or
         DeviceInUseByHost if somebody is in the way, before it touches anything
     :ivar users: says who would be in the way now, a clause for each
     :ivar fault: why it would fail, as far as that is known before; None:
@@ -35,3 +46,21 @@ class Step:
     act: Callable[[], object] | None = None
     users: Callable[[], list[str]] = nobody
     fault: str | None = None
+
+
+def tried(
+    part: str,
+    name: str,
+    before: str,
+    after: str,
+    act: Callable[[], object],
+    error: exception.ExceptionBase | None,
+) -> Step:
+    """Make a step of which it is known whether it would fail now.
+
+    :param error: what it would raise; None: nothing is known
+    """
+    text = exception.describe(error) if error is not None else None
+    if error is None or not isinstance(error, IN_THE_WAY):
+        return Step(part, name, before, after, act, fault=text)
+    return Step(part, name, before, after, act, lambda: [text or ''])

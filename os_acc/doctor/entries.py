@@ -53,7 +53,10 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
 def holders(journal: journal_module.Journal) -> allocated.Holders:
     """The VANs that have devices; none if the journal cannot be read."""
     try:
-        return allocated.Holders(journal.handles())
+        return allocated.Holders(
+            journal.handles(),
+            set_up=lambda: journal.devices_of('work_queues'),
+        )
     except exception.JournalError:
         return allocated.Holders()
 

@@ -49,6 +49,7 @@ def holders(
         [each.device for each in by.journal.programs()],
         lambda: given_files.claimed(by.journal, those, _specs()),
         _specs,
+        lambda: by.journal.devices_of('work_queues'),
         many=van is None,
     )
     if van is None:

@@ -8,6 +8,7 @@ of it was done. So a crash or a reboot of the host cannot lose it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import dataclasses
 import json
 import sqlite3
@@ -15,7 +16,8 @@ from typing import Any
 
 from os_acc.journal import database
 
-#: The key for VFs of an earlier document. No document of a user has it.
+#: The key for devices of an earlier document, by the part that had them. No
+#: document of a user has it.
 LET_GO = 'let_go'
 
 
@@ -31,17 +33,28 @@ class Desired:
     document: str
     settled: str | None = None
 
-    @property
-    def vgpus(self) -> list[str]:
-        """The VFs whose vGPU type os-acc has set ahead of time.
+    def devices_of(self, part: str, also_let_go: bool = True) -> list[str]:
+        """The devices that os-acc sets up ahead of time.
 
-        Also those of an earlier document, until it is cleared: LET_GO.
+        :param part: of the document: vgpus, work_queues or mdevs
+        :param also_let_go: also those of an earlier document, until that is
+            undone
+        :returns: their addresses; of mdevs: parent, type and number
         """
         found = json.loads(self.document)
-        return [
-            *(each['device'] for each in found.get('vgpus', ())),
-            *found.get(LET_GO, ()),
-        ]
+        names = [name for each in found.get(part, ()) for name in _names(each)]
+        gone = found.get(LET_GO, {}) if also_let_go else {}
+        if isinstance(gone, list):  # an earlier version had only these
+            gone = {'vgpus': gone}
+        return [*names, *gone.get(part, ())]
+
+
+def _names(item: dict[str, Any]) -> Iterator[str]:
+    if 'type' not in item:
+        yield item['device']
+        return
+    for number in range(item.get('count', 1)):
+        yield f'{item["device"]} {item["type"]} {number}'
 
 
 def read(db: sqlite3.Connection) -> list[Desired]:

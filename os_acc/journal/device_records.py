@@ -154,6 +154,11 @@ class DeviceRecords(store.Store):
             lambda db: desired_rows.read(db) == ([desired] if desired else []),
         )
 
+    def devices_of(self, part: str, also_let_go: bool = True) -> list[str]:
+        """See desired.Desired.devices_of(); empty: there is no document."""
+        known = self.desired()
+        return [] if known is None else known.devices_of(part, also_let_go)
+
     def pools(self) -> list[dict[str, Any]]:
         """The pools of that document: see os_acc.desired.documents.Pool."""
         return self._select(desired_rows.pools)

@@ -48,7 +48,9 @@ class Offers:
     ) -> None:
         self._failed: str | None = None
         self._conf = host.conf
-        self._journal, self._project = host.journal, project
+        self._project = project
+        self._reserved = reserved.read(host.journal)
+        self._pools = host.journal.pools()
         try:
             self._devices = discovery.devices(host)
         except exception.DiscoveryFailed as err:
@@ -151,7 +153,7 @@ class Offers:
             return planned.driver.rank(request, handle)
         inside = self._contents[key]
         if request.function_id is None and request.bitstream is None:
-            is_kept = kept.is_kept(self._journal, inside)
+            is_kept = kept.is_kept(self._pools, inside)
             return contents.KEPT if is_kept else contents.HOLDS
         same = request.function_id and forms.same_function(
             inside, request.function_id
@@ -195,7 +197,7 @@ class Offers:
         try:
             planned.driver.check_request(request, handle)
             reserved.check(
-                self._journal,
+                self._reserved,
                 reserved.names(device.address, handle),
                 region,
                 request.function_id,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
 from typing import Any
@@ -235,13 +236,17 @@ class Contents:
         except exception.Timeout:
             return True
 
-    def rank(self, wanted: Wanted) -> int:
+    def rank(
+        self, wanted: Wanted, pools: Iterable[dict[str, Any]] | None = None
+    ) -> int:
         """Say how well the slot suits a request; the lowest is the best.
 
+        :param pools: as Journal.pools(), for a caller that ranks many slots;
+            None: they are read
         :returns: one of HOLDS, EMPTY, NOT_KEPT, KEPT and IN_USE
         """
         if wanted == Wanted():
-            return self._rank_for_any()
+            return self._rank_for_any(pools)
         inside = self.inside()
         if wanted.matches(inside, exact=False):
             return HOLDS
@@ -259,17 +264,20 @@ class Contents:
             return HOLDS if same and wanted.function_id else IN_USE
         if inside == Wanted():
             return EMPTY
-        return self._kept_or(NOT_KEPT)
+        return self._kept_or(NOT_KEPT, pools)
 
-    def _rank_for_any(self) -> int:
+    def _rank_for_any(self, pools: Iterable[dict[str, Any]] | None) -> int:
         """The rank for a request that takes whatever the slot contains."""
-        return IN_USE if self.broken() is not None else self._kept_or(HOLDS)
+        if self.broken() is not None:
+            return IN_USE
+        return self._kept_or(HOLDS, pools)
 
-    def _kept_or(self, otherwise: int) -> int:
-        function_id = self.inside().function_id
-        if kept.is_kept(self.driver.journal, function_id):
-            return KEPT
-        return otherwise
+    def _kept_or(
+        self, otherwise: int, pools: Iterable[dict[str, Any]] | None
+    ) -> int:
+        known = self.driver.journal.pools() if pools is None else pools
+        is_kept = kept.is_kept(known, self.inside().function_id)
+        return KEPT if is_kept else otherwise
 
     def _requested(self) -> list[str | None]:
         """The functions that VANs with a handle of the slot wait for."""

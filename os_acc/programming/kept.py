@@ -4,29 +4,34 @@
 
 from __future__ import annotations
 
-from os_acc import journal as journal_module
+from collections.abc import Iterable
+from typing import Any
+
 from os_acc.texts import forms
 
 #: What a pool says of a function whose last user has left.
 KEEP, CLEAR = 'keep', 'clear'
 
 
-def is_kept(journal: journal_module.Journal, function_id: str | None) -> bool:
-    """Whether a pool keeps a function ready."""
+def is_kept(pools: Iterable[dict[str, Any]], function_id: str | None) -> bool:
+    """Whether a pool keeps a function ready.
+
+    :param pools: as Journal.pools()
+    """
     return any(
-        forms.same_function(each['function'], function_id)
-        for each in journal.pools()
+        forms.same_function(each['function'], function_id) for each in pools
     )
 
 
 def clears(
-    journal: journal_module.Journal, function_id: str | None
+    pools: Iterable[dict[str, Any]], function_id: str | None
 ) -> bool | None:
     """Whether a function is removed when its last user has left.
 
+    :param pools: as Journal.pools()
     :returns: None: no pool says it
     """
-    for each in journal.pools():
+    for each in pools:
         if 'after' in each and forms.same_function(
             each['function'], function_id
         ):

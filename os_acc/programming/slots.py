@@ -189,7 +189,9 @@ class Slot(recorded.Recorded):
         with self._held():
             known = self.record()
             if known is not None:
-                said = kept.clears(self.driver.journal, known.function_id)
+                said = kept.clears(
+                    self.driver.journal.pools(), known.function_id
+                )
                 remove = remove if said is None else said
             if remove and not self.needed_programmer().can_clear:
                 _logger(van).warning(

@@ -12,6 +12,7 @@ import os_acc
 from os_acc import objects
 from os_acc.kernel import sriov
 from os_acc.kinds.fake.driver import hardware as fake_hardware
+from os_acc.testing import mortal
 
 OTHER = '0000:61:00.0'
 PFS = (devices.PF, OTHER)
@@ -89,3 +90,34 @@ def fake_request(function):
     return objects.AcceleratorRequest(
         uuid=uuid.uuid4(), driver='fake', function_id=function
     )
+
+
+def dies_at(kernel, monkeypatch, number, act):
+    """Let the process end at a write to the journal, to /sys or to a file.
+
+    :returns: whether it made so many
+    """
+    root = kernel.root.parent
+    with (
+        monkeypatch.context() as patch,
+        mortal.watch_files(
+            kernel.process, str(root), os_acc.CONF.os_acc.state_path
+        ),
+    ):
+        mortal.watch_calls(
+            patch,
+            kernel.process,
+            type(os_acc._host.journal),
+            '_commit',
+            mortal.COMMIT,
+        )
+        kernel.crash_at(number)
+        try:
+            act()
+        except mortal.Crash:
+            return True
+        finally:
+            kernel.calm()
+            if kernel.dead:
+                kernel.revive()
+    return False

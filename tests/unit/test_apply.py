@@ -16,7 +16,6 @@ from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.programming import hooks
 from os_acc.spec import device_spec
-from os_acc.testing import mortal
 
 FUNCTIONS = [('fpga', '0', 'aes'), ('fpga', '1', 'sha'), ('card', '', 'gzip')]
 
@@ -339,37 +338,6 @@ def test_a_reader_applies_nothing(here):
     assert applied.results(report)[devices.PF] == 'would change'
 
 
-def _dies_at(here, monkeypatch, number, act):
-    """Let the process end at a write to the journal, to /sys or to a file.
-
-    :returns: whether it made so many
-    """
-    root = here.kernel.root.parent
-    with (
-        monkeypatch.context() as patch,
-        mortal.watch_files(
-            here.kernel.process, str(root), os_acc.CONF.os_acc.state_path
-        ),
-    ):
-        mortal.watch_calls(
-            patch,
-            here.kernel.process,
-            type(os_acc._host.journal),
-            '_commit',
-            mortal.COMMIT,
-        )
-        here.kernel.crash_at(number)
-        try:
-            act()
-        except mortal.Crash:
-            return True
-        finally:
-            here.kernel.calm()
-            if here.kernel.dead:
-                here.kernel.revive()
-    return False
-
-
 @pytest.mark.timeout(600)
 def test_a_crash_before_each_write(here, monkeypatch):
     """A restart of the service, or the next apply, finishes what was begun."""
@@ -389,7 +357,9 @@ def test_a_crash_before_each_write(here, monkeypatch):
     number, died = 0, True
     while died:
         apply(one)
-        died = _dies_at(here, monkeypatch, number, lambda: apply(two))
+        died = applied.dies_at(
+            here.kernel, monkeypatch, number, lambda: apply(two)
+        )
         os_acc.initialize(reset=True)
         if '"num_vfs": 3' not in os_acc._host.journal.desired().document:
             apply(two)

@@ -130,6 +130,20 @@ def test_wait(run, here, write):
     assert sriov.count(devices.PF) == 3
 
 
+def test_what_has_failed_ends_the_wait(run, here, write, monkeypatch):
+    """It would fail again, even if another device is in use."""
+    run.fine('apply', write(applied.pf()))
+    os_acc.plug(devices.instance(), [devices.pci(devices.VFS[0])])
+    path = write(applied.pf(number=3), applied.pf(applied.OTHER, 99))
+    monkeypatch.setattr(
+        'os_acc.cli.waiting.time.sleep', lambda seconds: pytest.fail('waits')
+    )
+    result = run('apply', path, '--wait', '30', '-f', 'json')
+    assert result.code == 3
+    assert {each['result'] for each in result.json} >= {'in the way', 'failed'}
+    assert 'Waiting' not in result.err
+
+
 def test_export_is_the_state(run, here, write, tmp_path):
     """Applied at once it changes nothing, also on a host of device_spec."""
     path = tmp_path / 'exported.json'

@@ -12,6 +12,7 @@ import os_acc
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
+from os_acc import reserved
 from os_acc.doctor import reservations
 from os_acc.operations import preview
 
@@ -187,3 +188,27 @@ def test_a_wrong_reservation(here, item, field, expected):
         here.apply(reserved=[item])
     assert caught.value.kwargs['field'] == field
     assert expected in caught.value.kwargs['expected']
+
+
+def test_what_a_plug_reads_once(here, monkeypatch):
+    """It reads neither for each VAN nor for each region that it ranks."""
+    here.apply(
+        reserved=[{'device': 'none', 'project': PROJECT}],
+        pools=[{'function': 'aes'}],
+    )
+    journal, read = os_acc._host.journal, []
+    for name in ('desired', 'pools'):
+        call = getattr(journal, name)
+        monkeypatch.setattr(
+            journal, name, lambda n=name, c=call: (read.append(n), c())[1]
+        )
+    monkeypatch.setattr(
+        reserved, 'check_programming', lambda *args: read.append('program')
+    )
+    os_acc.plug(instance(PROJECT), [applied.fake_request(None)])
+    assert sorted(read) == ['desired', 'pools']
+    read.clear()
+    requests = [applied.fake_request('aes') for _ in range(3)]
+    os_acc.plug(instance(PROJECT), requests)
+    assert read.count('desired') == 1
+    assert read.count('pools') == len(requests)

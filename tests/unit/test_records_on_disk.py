@@ -76,7 +76,7 @@ RECORDS = [
         mdev_records.mdevs,
         mdev_records.Mdev(PF, 'type-1'),
         'mdevs',
-        f'{{"parent": "{PF}", "type": "type-1"}}',
+        f'{{"parent": "{PF}", "type": "type-1", "kept": false}}',
     ),
     (
         mdev_records.vgpus,
@@ -89,7 +89,7 @@ RECORDS = [
         idxd_records.IdxdDevice('8086:0b25', 'shared', 16, {'0': 0}, {}),
         'idxd-devices',
         '{"ids": "8086:0b25", "mode": "shared", "size": 16, '
-        '"queues": {"0": 0}, "engines": {}}',
+        '"queues": {"0": 0}, "engines": {}, "kept": false}',
     ),
     (
         idxd_records.idxd_queues,
@@ -152,6 +152,15 @@ def test_a_record(here, records, value, directory, text):
     assert records.read('x') is None
     records.delete('x')
     assert records.names() == []
+
+
+def test_records_of_an_earlier_version(here):
+    for records, value, directory, text in RECORDS:
+        if '"kept": false' in text:
+            records.write('x', value)
+            path = pathlib.Path(root_folder.PATH) / directory / 'x'
+            path.write_text(path.read_text().replace(', "kept": false', ''))
+            assert records.read('x') == value
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ QUEUES_IN_USE = Refusal(
     '{device} is enabled for work queues ({queues})',
     'The whole function is requested, and it is enabled. A VAN, the kernel, '
     'or a program may use its work queues.',
-    'if nobody needs them, accel-config disable-device {device}',
+    'if nobody needs them, accel-config disable-device {device}; or take it '
+    'out of work_queues of the document of os-acc apply',
 )
 FILE_GIVEN = Refusal(
     Kind.ALLOCATED,

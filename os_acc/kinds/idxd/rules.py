@@ -69,6 +69,26 @@ def _numbers(
     return size, wanted
 
 
+def has(device: idxd.Device, layout: Layout) -> bool:
+    """Whether a device is enabled and has a layout, whoever set it up."""
+    there = {
+        each.number: (each.size, each.group)
+        for each in device.queues
+        if each.size or each.group != idxd.NO_GROUP
+    }
+    engines = {n: g for n, g in device.engines.items() if g != idxd.NO_GROUP}
+    return (
+        device.is_enabled
+        and there == {n: (layout.size, g) for n, g in layout.queues.items()}
+        and engines == layout.engines
+        and all(
+            each.mode == layout.mode
+            for each in device.queues
+            if each.number in layout.queues and each.is_idle
+        )
+    )
+
+
 def shortage(
     device: idxd.Device, settings: spec_idxd.Queues
 ) -> reasons.Reason | None:

@@ -208,6 +208,21 @@ def in_use(function: pci.Function) -> bool:
     return False
 
 
+def vans(function: pci.Function) -> dict[str, str]:
+    """Which VANs have work queues of a device, by the names of these.
+
+    Also those that have had them since before a reboot.
+    """
+    found = {}
+    for kind, name in notes.of_device(function.address):
+        if kind != notes.IDXD:
+            continue
+        noted = notes.said(Queue, kind, name)
+        if noted is not None and noted.ids == function.ids:
+            found[name] = noted.what
+    return found
+
+
 def note_file(name: str, van: str, file: device_file.DeviceFile) -> None:
     """Record a device file of a work queue that was enabled for a VAN."""
     known = records.idxd_files.read(name)

@@ -4,8 +4,7 @@
 
 The settings come from device_spec as root reads it, or from the note of a VAN
 that has had the work queue since before. The record says what os-acc has set:
-on the device, and on each work queue. A device is disabled with its last work
-queue.
+on the device, and on each work queue.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
+from os_acc.privileged.idxd import devices
 from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
@@ -93,7 +93,8 @@ def _enable(
         raise obstacle.error()
     idxd_notes.note(function, name, van, settings)
     if not device.is_enabled:
-        _start(function, device, settings, deadline)
+        layout = idxd_availability.plan(device, settings)
+        devices.start(function, layout, deadline)
         device = idxd_setup.read(function.address)
     queue = device.queue(number)
     assert queue is not None
@@ -124,29 +125,6 @@ def _numbers(address: str, number: int, van: str) -> list[str | int]:
     idxd_notes.note_file(idxd_names.name_of(address, number), van, file)
     path = device_files.shown(file.path)
     return [path, file.number.major, file.number.minor]
-
-
-def _start(
-    function: pci.Function,
-    device: idxd.Device,
-    settings: spec_idxd.Queues,
-    deadline: waiting.Deadline,
-) -> None:
-    """Set up a device and enable it."""
-    layout = idxd_availability.plan(device, settings)
-    records.idxd_devices.write(
-        function.address,
-        records.IdxdDevice(
-            function.ids,
-            layout.mode,
-            layout.size,
-            {str(number): group for number, group in layout.queues.items()},
-            {str(number): group for number, group in layout.engines.items()},
-        ),
-    )
-    idxd_setup.lay_out(device, layout)
-    idxd_setup.start(device, deadline.left())
-    LOG.info('%s (%s) enabled', device.name, function.address)
 
 
 @context.entry
@@ -269,29 +247,5 @@ def _disable(
             idxd_setup.reset(device, queue, known.before, mode)
         LOG.info('%s disabled, which VAN %s had', name, van)
     idxd_notes.forget(name, van, cleaned)
-    _stop(function, deadline)
+    devices.stop(function, deadline)
     return True
-
-
-def _stop(function: pci.Function, deadline: waiting.Deadline) -> None:
-    """Disable a device that os-acc has enabled, if it has no VAN any more."""
-    if (
-        idxd_notes.in_use(function)
-        or (layout := idxd_notes.layout_of(function)) is None
-    ):
-        return
-    device = idxd_setup.read(function.address)
-    others = idxd_setup.changed_by_others(device, layout)
-    if others:
-        # To disable it would undo that. From now on, the device is theirs.
-        LOG.warning(
-            '%s (%s) stays enabled, because somebody else has configured it: '
-            '%s',
-            device.name,
-            function.address,
-            '; '.join(others),
-        )
-    else:
-        idxd_setup.stop(device, deadline.left())
-        LOG.info('%s (%s) disabled', device.name, function.address)
-    records.idxd_devices.delete(function.address)

@@ -18,6 +18,7 @@ class IdxdDevice(undo_log.Record):
     :ivar mode: of each work queue, as size
     :ivar queues: the group of each work queue, by its number in digits
     :ivar engines: the group of each engine, by its number in digits
+    :ivar kept: whether it stays enabled without a VAN, for os-acc apply
     """
 
     ids: str
@@ -25,6 +26,7 @@ class IdxdDevice(undo_log.Record):
     size: int
     queues: dict[str, int]
     engines: dict[str, int]
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

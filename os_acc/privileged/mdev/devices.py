@@ -24,9 +24,12 @@ from os_acc.privileged.mdev import records
 
 
 @context.entry
-def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
-    """Make a mediated device. See mdev_files.create().
+def create(
+    uuid: str, parent: str, kind: str, seconds: float, kept: bool = False
+) -> None:
+    """Make a mediated device for a VAN. See mdev_files.create().
 
+    :param kept: whether it stays when the VAN has gone: see keep()
     :raises DeviceNotFound: if device_spec does not offer it
     :raises DeviceBusy: also if it exists already and os-acc did not make it
     """
@@ -37,7 +40,7 @@ def create(uuid: str, parent: str, kind: str, seconds: float) -> None:
     def act() -> None:
         path = mdev.parent_directory(parent)
         with operation_lock.held(path, deadline.left(0.5)):
-            _remember(wanted)
+            _remember(wanted, kept is True)
             mdev_files.create(wanted, deadline.left())
 
     waiting.at_most(act, seconds, f'mdev {uuid} to be created')
@@ -65,18 +68,96 @@ def _wanted(uuid: str, parent: str, kind: str) -> mdev.Mdev:
     return wanted
 
 
-def _remember(wanted: mdev.Mdev) -> None:
+def _remember(wanted: mdev.Mdev, kept: bool = False) -> None:
     """Write the record of a device that is about to be made."""
-    there = mdev.find(wanted.uuid)
-    if there is not None:
-        mdev.check_same(there, wanted)
-        if records.mdevs.read(wanted.uuid) is None:
-            raise exception.DeviceBusy(
-                device=f'mdev {wanted.uuid}',
-                reason='somebody else has created it',
-            )
+    known = _made(wanted)
     function_notes.note_mdev(wanted)
-    records.mdevs.write(wanted.uuid, records.Mdev(wanted.parent, wanted.type))
+    kept = kept or (known is not None and known.kept)
+    _record(wanted, kept)
+
+
+def _made(wanted: mdev.Mdev) -> records.Mdev | None:
+    """The record of a device that os-acc has made; None: there is none.
+
+    :raises DeviceBusy: if it exists and os-acc did not make it
+    """
+    there = mdev.find(wanted.uuid)
+    if there is None:
+        return None
+    mdev.check_same(there, wanted)
+    known = records.mdevs.read(wanted.uuid)
+    if known is None:
+        raise exception.DeviceBusy(
+            device=f'mdev {wanted.uuid}',
+            reason='somebody else has created it',
+        )
+    return known
+
+
+def _record(wanted: mdev.Mdev, kept: bool) -> None:
+    records.mdevs.write(
+        wanted.uuid, records.Mdev(wanted.parent, wanted.type, kept)
+    )
+
+
+@context.entry
+def keep(uuid: str, parent: str, kind: str, seconds: float) -> bool:
+    """Make a mediated device that stays without a VAN.
+
+    :returns: False: it was there and kept before
+    :raises: as create()
+    """
+    wanted = _wanted(uuid, parent, kind)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> bool:
+        path = mdev.parent_directory(parent)
+        with operation_lock.held(path, deadline.left(0.5)):
+            known = _made(wanted)
+            if known is not None and known.kept:
+                return False
+            _record(wanted, kept=True)
+            if known is None:
+                try:
+                    mdev_files.create(wanted, deadline.left())
+                except exception.ExceptionBase:
+                    if mdev.find(uuid) is None:
+                        records.mdevs.delete(uuid)
+                    raise
+            return True
+
+    return waiting.at_most(act, seconds, f'mdev {uuid} to be created')
+
+
+@context.entry
+def let_go(uuid: str, parent: str, kind: str, seconds: float) -> bool:
+    """Remove a mediated device that keep() has made, and that no VAN has.
+
+    :returns: False if there is no record that os-acc made it; it then stays
+    :raises DeviceBusy: if a VAN has it, or it is open
+    """
+    wanted = arguments.an_mdev(uuid, parent, kind)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+    path, directory = mdev.parent_directory(parent), mdev.directory(uuid)
+
+    def act() -> bool:
+        with operation_lock.held(path, deadline.left(0.5)):
+            there = mdev.find(uuid)
+            if there is not None:
+                if there != wanted or records.mdevs.read(uuid) is None:
+                    return False
+                if notes.find(notes.MDEV, uuid) is not None:
+                    raise exception.DeviceBusy(
+                        device=f'mdev {uuid}', reason='a VAN has it'
+                    )
+                device_users.wait_until_closed(directory, f'mdev {uuid}', 0)
+                mdev_files.remove(uuid, deadline.left())
+            records.mdevs.delete(uuid)
+            return True
+
+    return waiting.at_most(act, seconds, f'mdev {uuid} to be removed')
 
 
 @context.entry
@@ -85,6 +166,8 @@ def remove(
     uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
 ) -> bool:
     """Remove a mediated device that os-acc made and its guest has closed.
+
+    One that is kept stays: see keep().
 
     :param release_seconds: how long the guest may take to close it
     :returns: False if there is no record that os-acc made it; it then stays
@@ -135,8 +218,9 @@ def remove(
 
         def act() -> None:
             with operation_lock.held(path, deadline.left(0.5)):
-                mdev_files.remove(uuid, deadline.left())
-                records.mdevs.delete(uuid)
+                if not known.kept:
+                    mdev_files.remove(uuid, deadline.left())
+                    records.mdevs.delete(uuid)
                 notes.forget(notes.MDEV, uuid, cleaned)
 
         waiting.at_most(
@@ -185,8 +269,10 @@ def released(uuid: str, release_seconds: float) -> None:
                 directory, f'mdev {uuid}', release_seconds
             )
             cleaned = cleaning.run_command(uuid)
-    # If os-acc made it in place of the Cyborg agent, it is the agent's now.
-    records.mdevs.delete(uuid)
+    known = records.mdevs.read(uuid)
+    if known is not None and not known.kept:
+        # os-acc made it in place of the Cyborg agent: it is the agent's now.
+        records.mdevs.delete(uuid)
     notes.forget(notes.MDEV, uuid, cleaned)
 
 

@@ -11,10 +11,14 @@ from os_acc.privileged import undo_log
 
 @dataclasses.dataclass(frozen=True)
 class Mdev(undo_log.Record):
-    """A mediated device that was made."""
+    """A mediated device that was made.
+
+    :ivar kept: whether it stays without a VAN, for os-acc apply
+    """
 
     parent: str
     type: str
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 from os_acc import driver
 from os_acc import exception
@@ -25,19 +27,24 @@ def ranked(
     request: objects.AcceleratorRequest,
 ) -> list[cyborg_listing.Found]:
     """Sort devices: those with the function first, those in use last."""
-    return sorted(devices, key=lambda found: rank(by, found, request))
+    pools = by.journal.pools()
+    return sorted(devices, key=lambda found: rank(by, found, request, pools))
 
 
 def rank(
     by: driver.DriverBase,
     found: cyborg_listing.Found,
     request: objects.AcceleratorRequest,
+    pools: Iterable[dict[str, Any]] | None = None,
 ) -> int:
-    """How well a device suits a request. See DriverBase.rank."""
+    """How well a device suits a request. See DriverBase.rank.
+
+    :param pools: as programming.Slot.rank()
+    """
     if not found.programmable:
         return 0
     slot = cyborg_program.slot_as_found(by, found)
-    return slot.rank(programming.Wanted.by(request))
+    return slot.rank(programming.Wanted.by(request), pools)
 
 
 def changes(

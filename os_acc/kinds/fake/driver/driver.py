@@ -164,7 +164,7 @@ class FakeDriver(driver.DriverBase):
         choice = self._choice_of(handle)
         if choice is None:
             return 0
-        return self._rank(request, choice.device, choice.region)
+        return self._order(request)((choice.device, choice.region))
 
     def prepareVAN(
         self,
@@ -277,7 +277,7 @@ class FakeDriver(driver.DriverBase):
             self,
             van,
             request,
-            choosing.ranked(places, lambda each: self._rank(request, *each)),
+            choosing.ranked(places, self._order(request)),
             free,
             lambda choice: self._take(van, choice),
             lambda: None,
@@ -287,16 +287,20 @@ class FakeDriver(driver.DriverBase):
             + (' and can be programmed' if request.function_id else ''),
         )
 
-    def _rank(
-        self,
-        request: objects.AcceleratorRequest,
-        device: str,
-        region: str | None,
-    ) -> int:
-        if region is None:
-            return 0
+    def _order(
+        self, request: objects.AcceleratorRequest
+    ) -> Callable[[tuple[str, str | None]], int]:
+        """Rank the regions of devices for a request."""
         wanted = programming.Wanted(request.function_id)
-        return self._slot(device, region).rank(wanted)
+        pools = self.journal.pools()
+
+        def rank(place: tuple[str, str | None]) -> int:
+            device, region = place
+            if region is None:
+                return 0
+            return self._slot(device, region).rank(wanted, pools)
+
+        return rank
 
     def _take(self, van: objects.VAN, choice: fake_hardware.Choice) -> None:
         """Claim a handle of a device."""

@@ -404,11 +404,12 @@ class FPGADriver(driver.DriverBase):
         """
         wanted = programming.Wanted.by(request)
         ranks: dict[str, int] = {}
+        pools = self.journal.pools()
 
         def rank(address: str) -> int:
             slot = self._slot_at(address, known)
             if slot.label not in ranks:
-                ranks[slot.label] = slot.rank(wanted)
+                ranks[slot.label] = slot.rank(wanted, pools)
             return ranks[slot.label]
 
         return rank

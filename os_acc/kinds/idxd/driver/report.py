@@ -255,8 +255,8 @@ def _finding(
 
 
 def has_queues(address: str, holders: vans.Vans) -> bool:
-    """Whether VANs have work queues of a function that os-acc has set up."""
-    return any(
+    """Whether os-acc has set a function up: for VANs, or ahead of time."""
+    return holders.is_set_up(address) or any(
         idxd_names.split(vans.file_in(each.handle) or '')
         for each in holders.on(address)
     )

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
-import logging
 import os
 from typing import Any
 
@@ -15,7 +15,6 @@ from oslo_config import cfg
 from os_acc import driver
 from os_acc import exception
 from os_acc import finding
-from os_acc import log
 from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
@@ -32,7 +31,6 @@ from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
-LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
 OS_ACC, CYBORG, EXTERNAL = 'os-acc', 'cyborg', 'external'
@@ -141,6 +139,7 @@ class MdevDriver(driver.DriverBase):
 
     def diagnose(self) -> Iterator[finding.Finding]:
         holders, made = allocation.holders(self), mdev.devices()
+        kept = mdev_handles.kept(self.journal)
         for parent in mdev_types.parents():
             try:
                 offered = self._parent(parent)
@@ -153,7 +152,11 @@ class MdevDriver(driver.DriverBase):
             text = ', '.join(f'{t.name}: {t.available} more' for t in types)
             yield finding.Finding(f'mdev parent {parent}', 'ok', text)
             for each in made:
-                if each.parent != parent or holders.of_mdev(each.uuid):
+                if (
+                    each.parent != parent
+                    or holders.of_mdev(each.uuid)
+                    or each.uuid in kept
+                ):
                     continue
                 yield finding.Finding(
                     f'mdev {each.uuid}',
@@ -252,7 +255,9 @@ class MdevDriver(driver.DriverBase):
         reason = None
         if request.handle is None:
             own = self._serving(wanted.parent, request, request.uuid)
-            if there or wanted.type not in {each.type for each in own}:
+            kept = wanted.uuid in mdev_handles.kept(self.journal, False)
+            fits = wanted.type in {each.type for each in own}
+            if not fits or (there and not kept):
                 reason = f'a new device of {wanted.type} cannot replace it'
         if self.config.owner == EXTERNAL and not there:
             reason = 'with owner = external, Nova or Cyborg creates it'
@@ -260,6 +265,14 @@ class MdevDriver(driver.DriverBase):
             raise exception.DeviceNotFound(
                 wanted=f'mdev {wanted.uuid} on {wanted.parent}', reason=reason
             )
+
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        uuid = objects.MdevHandle.cast(handle, f'driver {self.name!r}').uuid
+        return int(uuid not in mdev_handles.kept(self.journal, False))
 
     def prepareVAN(
         self,
@@ -297,7 +310,8 @@ class MdevDriver(driver.DriverBase):
                 limit = spec.max_instances
             # Otherwise the VAN has had it since before, and keeps it.
             there = mdev.find(wanted.uuid)
-            if there is None and self.config.owner == EXTERNAL:
+            kept = wanted.uuid in mdev_handles.kept(self.journal)
+            if there is None and self.config.owner == EXTERNAL and not kept:
                 there = waiting.until(
                     lambda: mdev.find(wanted.uuid),
                     CONF.os_acc.device_timeout,
@@ -306,69 +320,50 @@ class MdevDriver(driver.DriverBase):
                     'mdev',
                 )
             if there is not None:
+                holder = allocation.holders(self, van).of_mdev(wanted.uuid)
+                if holder is not None and holder.van_uuid != van.uuid:
+                    raise choosing.TakenMeanwhile(device=f'mdev {wanted.uuid}')
                 allocation.check_no_file(self, van, wanted.uuid)
                 mdev_handles.check_free(van, there, wanted)
-                mdev_handles.hold(wanted)
             else:
-                self._check_room(wanted, limit)
+                mdev_handles.check_room(wanted, limit)
                 # Only os-acc's own choice has the UUID of the VAN.
-                if self.config.owner != CYBORG or wanted.uuid == van.uuid:
+                if not kept and (
+                    self.config.owner != CYBORG or wanted.uuid == van.uuid
+                ):
                     made = {mdev_handles.MADE: '1'}
                     van.driver_data = {**van.driver_data, **made}
             van.handle, van.device = handle, wanted.parent
             van.save()
             if there is None:
-                self._privileged_create(van, wanted)
-
-    @staticmethod
-    def _check_room(wanted: mdev.Mdev, limit: int | None) -> None:
-        """Check that a card may have one more mediated device of a type.
-
-        :param limit: max_instances of its entry of device_spec
-        :raises DeviceNotFound: if the parent lacks the type
-        :raises DeviceBusy: if the card has max_instances of it already
-        """
-        kind = mdev_types.type_of(wanted.parent, wanted.type)
-        is_pci = pci.is_address(wanted.parent)
-        function = pci.find(wanted.parent) if is_pci else None
-        room = mdev_handles.Room(mdev.devices())
-        left = room.left(function, kind, limit)
-        if not kind.available or (left is not None and left < 1):
-            raise mdev.exhausted(wanted)
-
-    def _privileged_create(self, van: objects.VAN, wanted: mdev.Mdev) -> None:
-        from os_acc.privileged.mdev import devices as privileged
-
-        try:
-            privileged.create(
-                wanted.uuid,
-                wanted.parent,
-                wanted.type,
-                CONF.os_acc.device_timeout,
-            )
-        except exception.DeviceBusy:
-            if mdev.find(wanted.uuid) is not None:
-                # Somebody else has just made it: os-acc must not remove it.
-                van.handle, van.device, van.driver_data = None, None, {}
-                van.save()
-            raise
-        log.about(LOG, van.instance_uuid, van.uuid).info(
-            'mdev %s of type %s created on %s',
-            wanted.uuid,
-            wanted.type,
-            wanted.parent,
-        )
+                mdev_handles.create(van, wanted, kept)
+            else:
+                mdev_handles.hold(wanted)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        """Make a device on the first parent that can, with the VAN's UUID."""
+        """Take a device that os-acc apply keeps, or make one.
+
+        It is made on the first parent that can, with the UUID of the VAN.
+        """
+        places: list[mdev.Mdev | str] = [
+            *mdev_handles.free(self, van),
+            *mdev_types.parents(),
+        ]
+
+        def parts(device: mdev.Mdev | str) -> Iterable[objects.MdevHandle]:
+            if isinstance(device, str):
+                return self._serving(device, request, van.uuid)
+            own = self._serving(device.parent, request, device.uuid)
+            return (each for each in own if each.type == device.type)
+
         choosing.choose(
             self,
             van,
             request,
-            mdev_types.parents(),
-            lambda parent: self._serving(parent, request, van.uuid),
+            places,
+            parts,
             lambda handle: self._make(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',

@@ -7,10 +7,13 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 import logging
+import uuid
 
 from oslo_config import cfg
 
+from os_acc import driver
 from os_acc import exception
+from os_acc import journal as journal_module
 from os_acc import log
 from os_acc import objects
 from os_acc.drivers import allocation
@@ -25,9 +28,43 @@ CONF = cfg.CONF
 # Key of VAN.driver_data: os-acc makes, or has made, the device for this VAN.
 MADE = 'made'
 
+_NAMESPACE = uuid.UUID('2c1f5a60-7c1e-4d0b-9a53-6f2f0c7e9d41')
+
 
 def mdev_of(handle: objects.MdevHandle) -> mdev.Mdev:
     return mdev.Mdev(handle.uuid, handle.parent, handle.type)
+
+
+def kept(
+    journal: journal_module.Journal, also_let_go: bool = True
+) -> dict[str, mdev.Mdev]:
+    """The mediated devices that os-acc apply makes ahead of time, by UUID.
+
+    :param also_let_go: also those that it is about to remove
+    """
+    names = journal.devices_of('mdevs', also_let_go)
+    return {each.uuid: each for each in map(of_name, names)}
+
+
+def free(by: driver.DriverBase, van: objects.VAN) -> list[mdev.Mdev]:
+    """Those of kept() that are there, and that no VAN has."""
+    holders = allocation.holders(by, van)
+    return [
+        each
+        for each in kept(by.journal, also_let_go=False).values()
+        if mdev.find(each.uuid) == each and not holders.of_mdev(each.uuid)
+    ]
+
+
+def of_name(name: str) -> mdev.Mdev:
+    """The mediated device that os-acc apply calls so.
+
+    Its UUID is always the same, so that it is found again after a reboot.
+
+    :param name: parent, type and number: see journal.desired
+    """
+    parent, kind, _ = name.split(' ')
+    return mdev.Mdev(str(uuid.uuid5(_NAMESPACE, name)), parent, kind)
 
 
 def is_there(handle: objects.AttachHandle | None) -> bool:
@@ -58,6 +95,35 @@ def hold(there: mdev.Mdev) -> None:
     from os_acc.privileged.mdev import devices as privileged
 
     privileged.hold(there.uuid)
+
+
+def create(van: objects.VAN, wanted: mdev.Mdev, kept: bool) -> None:
+    """Make the mediated device of a VAN, which is saved with it.
+
+    :param kept: whether it stays when the VAN has gone
+    """
+    from os_acc.privileged.mdev import devices as privileged
+
+    try:
+        privileged.create(
+            wanted.uuid,
+            wanted.parent,
+            wanted.type,
+            CONF.os_acc.device_timeout,
+            kept,
+        )
+    except exception.DeviceBusy:
+        if mdev.find(wanted.uuid) is not None:
+            # Somebody else has just made it: os-acc must not remove it.
+            van.handle, van.device, van.driver_data = None, None, {}
+            van.save()
+        raise
+    log.about(LOG, van.instance_uuid, van.uuid).info(
+        'mdev %s of type %s created on %s',
+        wanted.uuid,
+        wanted.type,
+        wanted.parent,
+    )
 
 
 def undo(van: objects.VAN) -> None:
@@ -153,6 +219,22 @@ class Room:
         card = function.parent if function is not None else kind.parent
         self._taken[card, kind.name] += number
         return number
+
+
+def check_room(wanted: mdev.Mdev, limit: int | None) -> None:
+    """Check that a card may have one more mediated device of a type.
+
+    :param limit: max_instances of its entry of device_spec
+    :raises DeviceNotFound: if the parent lacks the type
+    :raises DeviceBusy: if the card has no room for it, or has max_instances of
+        it already
+    """
+    kind = mdev_types.type_of(wanted.parent, wanted.type)
+    is_pci = pci.is_address(wanted.parent)
+    function = pci.find(wanted.parent) if is_pci else None
+    left = Room(mdev.devices()).left(function, kind, limit)
+    if not kind.available or (left is not None and left < 1):
+        raise mdev.exhausted(wanted)
 
 
 def _card_of(parent: str) -> str:

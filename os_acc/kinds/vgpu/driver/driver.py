@@ -278,7 +278,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         address, data = allocation.address_of(van), van.driver_data
         number, preset = int(data[TYPE]), PRESET in data
         known = self.journal.desired()
-        if known is not None and address in known.vgpus:
+        if known is not None and address in known.devices_of('vgpus'):
             preset = False  # os-acc apply had set it
         # sriov-manage makes the VFs, and a service of the operator presets
         # their types. Both may start after os-acc.

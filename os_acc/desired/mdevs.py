@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The mediated devices that are there before an instance requests one.
+
+A request by class gets one of them before a new one is made. It stays when its
+instance has left. Root's record says so. It does not survive a reboot, nor do
+the devices: the document is applied again then.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+import functools
+import json
+import logging
+import os
+
+from os_acc import exception
+from os_acc import health
+from os_acc import host as host_module
+from os_acc.availability import functions as availability
+from os_acc.claims import allocated
+from os_acc.desired import documents
+from os_acc.desired import offered
+from os_acc.desired import steps
+from os_acc.journal import desired as rows
+from os_acc.kernel import boot
+from os_acc.kernel import mdev
+from os_acc.kernel import mdev_types
+from os_acc.kernel import pci
+from os_acc.kinds.mdev.driver import handles
+from os_acc.spec import device_spec
+
+LOG = logging.getLogger(__name__)
+
+PART = 'mdevs'
+_THERE, _MISSING = 'there', 'not there'
+
+
+def find(
+    host: host_module.Host,
+    document: documents.Document,
+    before: rows.Desired | None,
+) -> Iterator[steps.Step]:
+    """A step for each device of the document, and of the one before.
+
+    :param before: what was applied before
+    """
+    earlier = before.devices_of(PART) if before is not None else []
+    done = earlier if before and before.settled == boot.boot_id() else []
+    wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
+    those = dict.fromkeys([*wanted, *earlier])
+    if not those:
+        return
+    specs = offered.specs_after(host.conf, document)
+    missing: collections.Counter[tuple[str, str]] = collections.Counter()
+    for name in those:
+        device = handles.of_name(name)
+        there = mdev.find(device.uuid) == device
+        now = _THERE if there else _MISSING
+        if name not in wanted:
+            users = functools.partial(_users, host, device)
+            # Also if it is gone: root may have a record of it.
+            act = functools.partial(_let_go, host, device)
+            yield steps.Step(PART, name, now, _MISSING, act, users)
+        elif there and name in done:
+            yield steps.Step(PART, name, now, now)
+        else:
+            error = None
+            if not there:
+                error = _obstacle(host, specs, device)
+                missing[device.parent, device.type] += 1
+                if error is None:
+                    error = _lack(device, missing[device.parent, device.type])
+            keep = functools.partial(_keep, host, device)
+            yield steps.tried(PART, name, now, _THERE, keep, error)
+
+
+def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
+    """Say that a parent has no room for as many devices of a type."""
+    kind = mdev_types.type_of(device.parent, device.type)
+    return mdev.exhausted(device) if kind.available < number else None
+
+
+def _obstacle(
+    host: host_module.Host, specs: device_spec.Specs, device: mdev.Mdev
+) -> exception.ExceptionBase | None:
+    """Why a device cannot be made now, as far as that is seen."""
+    try:
+        spec = specs.check_mdev(device.parent, device.type)
+        holders = allocated.Holders(
+            host.journal.handles(), unhealthy=health.View(host.journal)
+        )
+        about = f'mdev parent {device.parent}'
+        for each in availability.part_obstacles(device.parent, about, holders):
+            return each.error()
+        if pci.is_address(device.parent):
+            function = pci.get(device.parent)
+            for each in availability.unhealthy_obstacles(function, holders):
+                return each.error()
+        handles.check_room(device, spec.max_instances)
+    except exception.ExceptionBase as err:
+        return err
+    return None
+
+
+def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
+    """Make a device that stays.
+
+    :returns: False: it was there before
+    :raises: as privileged.keep()
+    """
+    from os_acc.privileged.mdev import devices as privileged
+
+    with host.locks.device(device.parent):
+        if mdev.find(device.uuid) is None:
+            specs = device_spec.load(host.conf)
+            if (error := _obstacle(host, specs, device)) is not None:
+                raise error
+        with host.acting_for():
+            return privileged.keep(
+                device.uuid,
+                device.parent,
+                device.type,
+                host.conf.os_acc.device_timeout,
+            )
+
+
+def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
+    """Remove a device that the document has no more, if nobody has it.
+
+    :returns: False: it was gone before
+    """
+    from os_acc.privileged.mdev import devices as privileged
+
+    if not os.path.isdir(mdev.parent_directory(device.parent)):
+        return False
+    with host.locks.device(device.parent):
+        there = mdev.find(device.uuid) is not None
+        if users := _users(host, device):
+            raise exception.DeviceBusy(
+                device=f'mdev {device.uuid}', reason='; '.join(users)
+            )
+        with host.acting_for():
+            done = privileged.let_go(
+                device.uuid,
+                device.parent,
+                device.type,
+                host.conf.os_acc.device_timeout,
+            )
+    if not done:
+        LOG.warning('mdev %s stays: others have made it', device.uuid)
+    return there
+
+
+def _users(host: host_module.Host, device: mdev.Mdev) -> list[str]:
+    """Say which VAN has a device."""
+    found = allocated.Holders(host.journal.handles()).of_mdev(device.uuid)
+    if found is None:
+        return []
+    return [
+        f'instance {found.instance_uuid} has {found.handle} '
+        f'(VAN {found.van_uuid})'
+    ]

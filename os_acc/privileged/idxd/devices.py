@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Setting up and disabling devices of Intel DSA and IAA, as root.
+
+A device is set up with the first work queue that a VAN gets, and disabled with
+the last one. One that os-acc apply keeps is set up before, and stays enabled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from os_acc import exception
+from os_acc.availability import functions as availability
+from os_acc.deadlines import waiting
+from os_acc.kernel import idxd
+from os_acc.kernel import pci
+from os_acc.kinds.idxd import rules as idxd_availability
+from os_acc.privileged import arguments
+from os_acc.privileged import context
+from os_acc.privileged import offers
+from os_acc.privileged import operation_lock
+from os_acc.privileged.idxd import notes as idxd_notes
+from os_acc.privileged.idxd import records
+from os_acc.privileged.idxd import setup as idxd_setup
+
+LOG = logging.getLogger(__name__)
+
+
+@context.entry
+def keep(address: str, seconds: float) -> bool:
+    """Set up a device as device_spec says, and keep it so without a VAN.
+
+    If that fails, the device is as it was before.
+
+    :param address: of the PCI function
+    :returns: False: it was kept like that before
+    :raises DeviceNotFound: if device_spec does not offer its work queues
+    :raises DeviceInUseByHost: if somebody else has configured it
+    :raises DeviceBusy: if it is set up in another way, and VANs have or had
+        work queues of it
+    :raises DeviceError, DeviceUnhealthy: if it cannot be set up
+    :raises Timeout: if that does not end in time
+    """
+    function = arguments.there(address)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> bool:
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            return _keep(pci.get(address), deadline)
+
+    return waiting.at_most(
+        act, seconds, f'the work queues of PCI function {address} to be set up'
+    )
+
+
+def _keep(function: pci.Function, deadline: waiting.Deadline) -> bool:
+    earlier = idxd_notes.layout_of(function)
+    wanted = _wanted(function, earlier is not None)
+    was_kept = _is_kept(function)
+    if earlier == wanted:
+        _mark(function, True)
+        return not was_kept
+    if vans := idxd_notes.vans(function):
+        raise exception.DeviceBusy(
+            device=f'PCI function {function.address}',
+            reason='; '.join(
+                f'VAN {van} has work queue {name}'
+                for name, van in vans.items()
+            ),
+        )
+    device = idxd_setup.read(function.address)
+    if earlier is not None:
+        if others := idxd_setup.changed_by_others(device, earlier):
+            raise exception.DeviceInUseByHost(
+                device=f'PCI function {function.address}',
+                by='; '.join(others),
+            )
+        idxd_setup.stop(device, deadline.left(0.5))
+    try:
+        start(function, wanted, deadline, kept=True)
+    except exception.ExceptionBase:
+        # This undoes what of it was done.
+        if idxd_notes.layout_of(function) is None and earlier is not None:
+            start(function, earlier, deadline, was_kept)
+        raise
+    return True
+
+
+def _wanted(function: pci.Function, set_up: bool) -> idxd_availability.Layout:
+    """How device_spec says that a device is set up.
+
+    :param set_up: whether os-acc has set it up
+    :raises: as keep()
+    """
+    spec = offers.specs().find(function)
+    settings = None if spec is None else spec.queues
+    for obstacle in idxd_availability.obstacles(
+        function,
+        idxd.find(function.address),
+        settings,
+        set_up,
+        idxd_notes.files_given(function),
+    ):
+        raise obstacle.error()
+    assert settings is not None
+    device = idxd_setup.read(function.address)
+    if (reason := idxd_availability.shortage(device, settings)) is not None:
+        about = f'the work queues of PCI function {function.address}'
+        raise availability.Obstacle.of(about, reason).error()
+    return idxd_availability.plan(device, settings)
+
+
+@context.entry
+def let_go(address: str, seconds: float) -> None:
+    """End what keep() has begun: the device is disabled with its last VAN.
+
+    :raises DeviceNotFound: if there is no such function
+    :raises DeviceError, Timeout: if it cannot be disabled
+    """
+    function = arguments.there(address)
+    seconds = arguments.seconds(seconds)
+    deadline = waiting.Deadline(seconds)
+
+    def act() -> None:
+        with operation_lock.held(function.path, deadline.left(0.5)):
+            # Also after an earlier call that was interrupted.
+            _mark(function, False)
+            stop(function, deadline)
+
+    waiting.at_most(
+        act, seconds, f'the work queues of PCI function {address} to be undone'
+    )
+
+
+def _is_kept(function: pci.Function) -> bool:
+    known = records.idxd_devices.read(function.address)
+    return known is not None and known.ids == function.ids and known.kept
+
+
+def _mark(function: pci.Function, kept: bool) -> None:
+    """Record whether a device that is set up stays so without a VAN."""
+    known = records.idxd_devices.read(function.address)
+    if known is not None and known.kept != kept:
+        records.idxd_devices.write(
+            function.address, dataclasses.replace(known, kept=kept)
+        )
+
+
+def start(
+    function: pci.Function,
+    layout: idxd_availability.Layout,
+    deadline: waiting.Deadline,
+    kept: bool = False,
+) -> None:
+    """Set up a device and enable it. The operation lock is held.
+
+    :param kept: whether it stays enabled without a VAN
+    """
+    records.idxd_devices.write(
+        function.address,
+        records.IdxdDevice(
+            function.ids,
+            layout.mode,
+            layout.size,
+            {str(number): group for number, group in layout.queues.items()},
+            {str(number): group for number, group in layout.engines.items()},
+            kept,
+        ),
+    )
+    device = idxd_setup.read(function.address)
+    idxd_setup.lay_out(device, layout)
+    idxd_setup.start(device, deadline.left())
+    LOG.info('%s (%s) enabled', device.name, function.address)
+
+
+def stop(function: pci.Function, deadline: waiting.Deadline) -> None:
+    """Disable a device that os-acc has enabled, if nothing needs it any more.
+
+    The operation lock is held.
+    """
+    if (
+        idxd_notes.in_use(function)
+        or (layout := idxd_notes.layout_of(function)) is None
+        or _is_kept(function)
+    ):
+        return
+    device = idxd_setup.read(function.address)
+    others = idxd_setup.changed_by_others(device, layout)
+    if others:
+        # To disable it would undo that. From now on, the device is theirs.
+        LOG.warning(
+            '%s (%s) stays enabled, because somebody else has configured it: '
+            '%s',
+            device.name,
+            function.address,
+            '; '.join(others),
+        )
+    else:
+        idxd_setup.stop(device, deadline.left())
+        LOG.info('%s (%s) disabled', device.name, function.address)
+    records.idxd_devices.delete(function.address)
