@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import fixtures
@@ -53,6 +54,7 @@ class MovesTest(base.OperationsTest):
             driver.LibvirtDriver, 'migrate_disk_and_power_off', self._power_off
         )
         self._patch_running_guests(patch)
+        self._patch_waiting(patch)
         for host in self.BOTH:
             self.add_host(host)
         self.flavor_id = self.flavor(1)
@@ -99,6 +101,44 @@ class MovesTest(base.OperationsTest):
 
     def boot(self, state: str = 'ACTIVE', **kwargs: Any) -> dict[str, Any]:
         return super().boot(state, host='compute1', **kwargs)
+
+    def _patch_waiting(self, patch: base.Patch) -> None:
+        """Wait as long as a busy machine needs, where Nova's tests do not."""
+        wait = self.notifier.wait_for_versioned_notifications
+
+        def patient(
+            event_type: str, n_events: int = 1, timeout: float = 100.0
+        ) -> Any:
+            return wait(event_type, n_events=n_events, timeout=timeout)
+
+        patch.setattr(
+            self.notifier, 'wait_for_versioned_notifications', patient
+        )
+
+    def _wait_for_migration_status(
+        self, server: dict[str, Any], expected_statuses: list[str]
+    ) -> Any:
+        return self.wait_for_migration(server, *expected_statuses)
+
+    def wait_for_migration(self, server: dict[str, Any], *states: str) -> Any:
+        """Wait until the newest migration of a server has one of the states.
+
+        :returns: the migration
+        """
+        found: list[Any] = []
+        for _ in range(200):
+            found = [
+                each
+                for each in self.admin_api.api_get('/os-migrations').body[
+                    'migrations'
+                ]
+                if each['instance_uuid'] == server['id']
+            ]
+            newest = max(found, key=lambda each: each['id'], default=None)
+            if newest is not None and newest['status'] in states:
+                return newest
+            time.sleep(0.5)
+        self.fail(f'no migration is {states}: {found}')
 
     def reboot(self, server: dict[str, Any]) -> None:
         """Hard reboot a server, however long it takes."""
