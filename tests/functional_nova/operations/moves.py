@@ -138,7 +138,7 @@ class MovesTest(base.OperationsTest):
             if newest is not None and newest['status'] in states:
                 return newest
             time.sleep(0.5)
-        self.fail(f'no migration is {states}: {found}')
+        raise AssertionError(f'no migration is {states}: {found}')
 
     def reboot(self, server: dict[str, Any]) -> None:
         """Hard reboot a server, however long it takes."""
