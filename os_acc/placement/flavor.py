@@ -55,8 +55,9 @@ def groups(
     :param image_traits: the traits that the image requires (its property
         traits_required); they are of the group without a suffix
     :returns: the groups, sorted by suffix
-    :raises InvalidRequest: if a key of os_acc is unknown
+    :raises InvalidRequest: if a key of os_acc is unknown, or see way()
     """
+    way(extra_specs)
     found: dict[str, Group] = {'': Group('', traits=set(image_traits))}
     for key, value in extra_specs.items():
         match = _KEY.fullmatch(key)
