@@ -115,10 +115,13 @@ class MovingDriver(driver.LibvirtDriver):
     ) -> None:
         """Take back what was handed over, and plug what is missing then.
 
-        A resize to another cell destroys the guest on its old host without
+        It is taken back first: after a kill of nova-compute, the method of
+        Nova 34 fails, because the instance has no old_flavor yet. A resize to another cell destroys the guest on its old host without
         asking this driver (_prep_snapshot_based_resize_at_source in
         nova/compute/manager.py).
         """
+        with errors.plugging():
+            moves.take_back(instance)
         operation = operations.Operation(context, instance.uuid, None)
         with operations.doing(operation):
             super().finish_revert_migration(

@@ -37,28 +37,28 @@ class TestColdMoves(moves.MovesTest):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def test_resize(self) -> None:
-        """Up to two, away to none and back by a revert, away for good."""
+    def test_resize_up(self) -> None:
         server = self.boot()
         self._resize_server(server, self.flavor(2))
         self.assertEqual([['outgoing'], ['plugged'] * 2], self.states(server))
         self.assertEqual([1, 2], self.used())
         self._confirm_resize(server)
         self.assert_runs(server, 'compute2', 2)
-        before = self.of('compute2', server)
+
+    def test_resize_to_none_and_back(self) -> None:
+        server = self.boot()
+        before = self.of('compute1', server)
         none = self.flavor(0)
         self._resize_server(server, none)
-        self.assertEqual([[], ['outgoing'] * 2], self.states(server))
+        self.assertEqual([['outgoing'], []], self.states(server))
+        self.assertEqual([1, 0], self.used())
         self._revert_resize(server)
-        self.assert_runs(server, 'compute2', 2)
-        self.assertEqual(before, self.of('compute2', server))
+        self.assert_runs(server, 'compute1')
+        self.assertEqual(before, self.of('compute1', server))
         self._resize_server(server, none)
         self._confirm_resize(server)
-        self.assert_runs(server, 'compute1', 0)
+        self.assert_runs(server, 'compute2', 0)
         self.assert_nothing_left()
-        self._resize_server(server, self.flavor_id)
-        self._confirm_resize(server)
-        self.assert_runs(server, 'compute2')
 
     def test_resize_on_the_same_host(self) -> None:
         self.flags(allow_resize_to_same_host=True)
@@ -175,6 +175,8 @@ class TestColdMoves(moves.MovesTest):
         instance.task_state = task_states.RESIZE_MIGRATING
         instance.save()
         self.restart('compute1')
-        self.assertEqual(before, self.of('compute1', server))
         self.assertEqual([['plugged'], []], self.states(server))
-        self.assertTrue(self.domain(server).isActive())
+        # Nova's own revert has failed: see MovingDriver.
+        self.reboot(server)
+        self.assert_runs(server, 'compute1')
+        self.assertEqual(before, self.of('compute1', server))
