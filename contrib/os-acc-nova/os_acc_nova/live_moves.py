@@ -134,12 +134,8 @@ def switch(instance: Any) -> None:
     :raises AcceleratorPlugFailure: if it fails. A hard reboot tries again
     """
     with errors.plugging():
-        found = {
-            van.migration_uuid
-            for van in os_acc.get_vans(instance.uuid)
-            if van.state == states.INCOMING
-        }
-        for uuid in found:
+        vans = os_acc.get_vans(instance.uuid)
+        for uuid in moves.moving(vans, states.INCOMING):
             migration.switch(calls.instance_info(instance), uuid, live=True)
 
 

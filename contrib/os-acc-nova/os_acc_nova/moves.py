@@ -130,7 +130,7 @@ def take_back(instance: Any) -> None:
     :raises ExceptionBase: see os_acc.migration.abort
     """
     info = calls.instance_info(instance)
-    for uuid in sorted(_moving(os_acc.get_vans(instance.uuid))):
+    for uuid in sorted(moving(os_acc.get_vans(instance.uuid))):
         migration.abort(info, uuid)
 
 
@@ -158,7 +158,7 @@ def finish(instance: Any, move_uuid: str) -> None:
     :raises ExceptionBase: see os_acc.migration.finish
     """
     vans = os_acc.get_vans(instance.uuid)
-    if move_uuid in _moving(vans, states.OUTGOING):
+    if move_uuid in moving(vans, states.OUTGOING):
         migration.finish(calls.instance_info(instance), move_uuid)
 
 
@@ -176,7 +176,7 @@ def finish_lost(nodes: Collection[str]) -> None:
         found = {
             (van.instance_uuid, van.migration_uuid)
             for van in vans
-            if van.state == states.OUTGOING
+            if van.migration_uuid and van.state == states.OUTGOING
         }
         for instance_uuid, move_uuid in sorted(found):
             if _is_lost(instance_uuid, move_uuid, nodes):
@@ -207,10 +207,13 @@ def _is_lost(
     return not allocations.read(context, move_uuid)
 
 
-def _moving(vans: objects.VANList, *expected: str) -> set[str]:
-    """The UUIDs of the migrations of VANs that are being moved."""
+def moving(vans: objects.VANList, *expected: str) -> set[str]:
+    """The UUIDs of the migrations of VANs that are being moved.
+
+    :param expected: only of those in these states
+    """
     return {
         van.migration_uuid
         for van in vans
-        if van.state in (expected or states.MOVING)
+        if van.migration_uuid and van.state in (expected or states.MOVING)
     }
