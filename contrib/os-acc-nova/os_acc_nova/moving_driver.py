@@ -116,8 +116,9 @@ class MovingDriver(driver.LibvirtDriver):
         """Take back what was handed over, and plug what is missing then.
 
         It is taken back first: after a kill of nova-compute, the method of
-        Nova 34 fails, because the instance has no old_flavor yet. A resize to another cell destroys the guest on its old host without
-        asking this driver (_prep_snapshot_based_resize_at_source in
+        Nova 34 fails, because the instance has no old_flavor yet. A resize to
+        another cell destroys the guest on its old host without asking this
+        driver (_prep_snapshot_based_resize_at_source in
         nova/compute/manager.py).
         """
         with errors.plugging():
