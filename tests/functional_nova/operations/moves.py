@@ -120,23 +120,27 @@ class MovesTest(base.OperationsTest):
     ) -> Any:
         return self.wait_for_migration(server, *expected_statuses)
 
-    def wait_for_migration(self, server: dict[str, Any], *states: str) -> Any:
+    def migrations(self, server: dict[str, Any]) -> list[Any]:
+        """The migrations of a server, the oldest first."""
+        found = self.admin_api.api_get('/os-migrations').body['migrations']
+        return sorted(
+            (each for each in found if each['instance_uuid'] == server['id']),
+            key=lambda each: each['id'],
+        )
+
+    def wait_for_migration(
+        self, server: dict[str, Any], *states: str, after: int = 0
+    ) -> Any:
         """Wait until the newest migration of a server has one of the states.
 
+        :param after: how many migrations there were before
         :returns: the migration
         """
         found: list[Any] = []
         for _ in range(200):
-            found = [
-                each
-                for each in self.admin_api.api_get('/os-migrations').body[
-                    'migrations'
-                ]
-                if each['instance_uuid'] == server['id']
-            ]
-            newest = max(found, key=lambda each: each['id'], default=None)
-            if newest is not None and newest['status'] in states:
-                return newest
+            found = self.migrations(server)
+            if len(found) > after and found[-1]['status'] in states:
+                return found[-1]
             time.sleep(0.5)
         raise AssertionError(f'no migration is {states}: {found}')
 
