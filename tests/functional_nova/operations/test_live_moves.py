@@ -38,20 +38,19 @@ class TestLiveMoves(nova_base.LibvirtMigrationMixin, moves.MovesTest):
         self.server = super().boot(state, **kwargs)
         return self.server
 
-    def migrate(
-        self, state: str = 'completed', status: str = 'ACTIVE'
-    ) -> None:
+    def migrate(self, *states: str, status: str = 'ACTIVE') -> None:
         """Migrate the server, and wait for the end of the migration."""
         body = {'host': 'compute2', 'block_migration': 'auto'}
+        before = len(self.migrations(self.server))
         self.act(self.server, 'os-migrateLive', **body)
-        self.wait_for_migration(self.server, state)
+        self.wait_for_migration(self.server, *states, after=before)
         self._wait_for_server_parameter(
             self.server, {'OS-EXT-STS:task_state': None, 'status': status}
         )
 
     def test_migrate(self) -> None:
         server = self.boot()
-        self.migrate()
+        self.migrate('completed')
         root = etree.fromstring(self.moved_xml)
         self.assertEqual(moves.NOTHING, list(root.iter('hostdev')))
         self.assert_runs(server, 'compute2')
@@ -64,17 +63,17 @@ class TestLiveMoves(nova_base.LibvirtMigrationMixin, moves.MovesTest):
         """The guest goes on at the source, with its accelerators."""
         server = self.boot()
         before = self.of('compute1', server)
-        for name, state in (
-            ('os_acc.migration.describe', 'error'),
-            ('os_acc.nova.allocated_requests', 'error'),
-            ('os_acc.migration.prepare', 'failed'),
-            ('acc_plug_libvirt.detach.detach', 'failed'),
+        for name in (
+            'os_acc.migration.describe',
+            'os_acc.nova.allocated_requests',
+            'os_acc.migration.prepare',
+            'acc_plug_libvirt.detach.detach',
         ):
             error = exception.DeviceNotFound(
                 wanted='a VF', reason=f'no {name}'
             )
             with self.fails(name, error):
-                self.migrate(state)
+                self.migrate('failed', 'error')
             self.assertIn(f'no {name}', ' '.join(self.faults(server)))
             self.assert_runs(server, 'compute1')
             self.assertEqual(before, self.of('compute1', server))
@@ -89,7 +88,7 @@ class TestLiveMoves(nova_base.LibvirtMigrationMixin, moves.MovesTest):
             what='libvirt', reason='no slot is left'
         )
         with self.fails('acc_plug_libvirt.attach.attach', error):
-            self.migrate('error', 'ERROR')
+            self.migrate('error', status='ERROR')
         self.assertIn('no slot', ' '.join(self.faults(server)))
         self.assertEqual([[], ['incoming']], self.states(server))
         self.reboot(server)
