@@ -68,39 +68,27 @@ class MovesTest(base.OperationsTest):
         """Let os-acc's plugin reach the stand-in for libvirt of its host."""
 
         def domain(uuid: str) -> Any:
-            return self.connections[_here()].lookupByUUIDString(uuid)
+            try:
+                return self.connections[_here()].lookupByUUIDString(uuid)
+            except fakelibvirt.libvirtError:
+                return None
 
         def runs(plugin: Any, info: Any) -> bool:
-            try:
-                return bool(domain(info.uuid).isActive())
-            except fakelibvirt.libvirtError:
-                return False
+            found = domain(info.uuid)
+            return found is not None and bool(found.isActive())
+
+        def attach_to_guest(libvirt: Any, van: Any, seconds: float) -> None:
+            domain(van.instance_uuid).attachDevice(van.guest_config)
+
+        def detach_from_guest(
+            libvirt: Any, van: Any, xml: str, *times: Any
+        ) -> None:
+            if (found := domain(van.instance_uuid)) is not None:
+                found.detachDevice(xml)
 
         patch.setattr(acc_plug_libvirt.LibvirtPlugin, 'runs_guest', runs)
-        patch.setattr(
-            attach,
-            'attach',
-            lambda libvirt, van, seconds: domain(
-                van.instance_uuid
-            ).attachDevice(van.guest_config),
-        )
-        patch.setattr(
-            detach,
-            'detach',
-            lambda libvirt, van, xml, *times: domain(
-                van.instance_uuid
-            ).detachDevice(xml),
-        )
-
-    def flavor(self, number: int, **extra_spec: str) -> str:
-        """Create a flavor with a number of VFs."""
-        if number:
-            extra_spec[f'resources:{CLASS}'] = str(number)
-        made: str = self._create_flavor(extra_spec=extra_spec)
-        return made
-
-    def boot(self, state: str = 'ACTIVE', **kwargs: Any) -> dict[str, Any]:
-        return super().boot(state, host='compute1', **kwargs)
+        patch.setattr(attach, 'attach', attach_to_guest)
+        patch.setattr(detach, 'detach', detach_from_guest)
 
     def _patch_waiting(self, patch: base.Patch) -> None:
         """Wait as long as a busy machine needs, where Nova's tests do not."""
