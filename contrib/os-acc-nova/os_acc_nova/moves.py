@@ -173,22 +173,30 @@ def finish_lost(nodes: Collection[str]) -> None:
     """
     try:
         vans = os_acc.get_vans()
-        found = {
-            (van.instance_uuid, van.migration_uuid)
-            for van in vans
-            if van.migration_uuid and van.state == states.OUTGOING
-        }
-        for instance_uuid, move_uuid in sorted(found):
-            if _is_lost(instance_uuid, move_uuid, nodes):
-                info = objects.InstanceInfo(uuid=instance_uuid)
-                migration.finish(info, move_uuid)
-                log.about(LOG, instance_uuid).warning(
-                    'its accelerators on this host were released: it is on '
-                    'another host, and migration %s has ended',
-                    move_uuid,
-                )
-    except (exception.ExceptionBase, nova_exception.NovaException) as err:
-        LOG.error('What an instance has left behind was not released: %s', err)
+    except exception.ExceptionBase as err:
+        LOG.error('What moved instances left behind is unknown: %s', err)
+        return
+    found = {
+        (van.instance_uuid, van.migration_uuid)
+        for van in vans
+        if van.migration_uuid and van.state == states.OUTGOING
+    }
+    for instance_uuid, move_uuid in sorted(found):
+        logger = log.about(LOG, instance_uuid)
+        try:
+            if not _is_lost(instance_uuid, move_uuid, nodes):
+                continue
+            migration.finish(
+                objects.InstanceInfo(uuid=instance_uuid), move_uuid
+            )
+        except (exception.ExceptionBase, nova_exception.NovaException) as err:
+            logger.error('what it has left behind was not released: %s', err)
+            continue
+        logger.warning(
+            'its accelerators on this host were released: it is on another '
+            'host, and migration %s has ended',
+            move_uuid,
+        )
 
 
 def _is_lost(
