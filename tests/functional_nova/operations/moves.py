@@ -90,6 +90,16 @@ class MovesTest(base.OperationsTest):
         patch.setattr(attach, 'attach', attach_to_guest)
         patch.setattr(detach, 'detach', detach_from_guest)
 
+    def flavor(self, number: int, **extra_spec: str) -> str:
+        """Create a flavor with a number of VFs."""
+        if number:
+            extra_spec[f'resources:{CLASS}'] = str(number)
+        made: str = self._create_flavor(extra_spec=extra_spec)
+        return made
+
+    def boot(self, state: str = 'ACTIVE', **kwargs: Any) -> dict[str, Any]:
+        return super().boot(state, host='compute1', **kwargs)
+
     def _patch_waiting(self, patch: base.Patch) -> None:
         """Wait as long as a busy machine needs, where Nova's tests do not."""
         wait = self.notifier.wait_for_versioned_notifications
