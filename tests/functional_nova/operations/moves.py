@@ -42,6 +42,8 @@ class MovesTest(base.OperationsTest):
     def setUp(self) -> None:
         super().setUp()
         self.flags(resource_classes=['*'], group='os_acc_nova')
+        # A busy machine needs it for the VFs of two hosts.
+        self.set_os_acc(device_timeout=100.0)
         patch = base.Patch(self)
         every = os_acc.get_devices
 

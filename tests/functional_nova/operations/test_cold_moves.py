@@ -10,7 +10,6 @@ import fixtures
 from nova.compute import manager
 from nova.compute import rpcapi
 from nova.compute import task_states
-from nova.tests.fixtures import libvirt as fakelibvirt
 
 from operations import moves
 from os_acc import exception
@@ -102,18 +101,14 @@ class TestColdMoves(moves.MovesTest):
         self.assert_runs(server, 'compute1')
 
     def test_the_target_fails(self) -> None:
-        """The source gives its device free, and a hard reboot plugs here."""
+        """The source releases its device, and a hard reboot plugs here."""
         server = self.boot()
-        error = fakelibvirt.make_libvirtError(
-            fakelibvirt.libvirtError, 'the guest does not start'
-        )
-        with fixtures.MockPatchObject(
-            fakelibvirt.Domain, 'createWithFlags', side_effect=error
-        ):
+        gone = exception.DeviceNotFound(wanted='a VF', reason='it fell out')
+        with self.fails('os_acc.plug', gone):
             self.act(server, 'migrate')
             self._wait_for_state_change(server, 'ERROR')
         self.assertEqual('compute2', self.host_of(server))
-        self.assertIn('does not start', self.faults(server)[-1])
+        self.assertIn('it fell out', self.faults(server)[-1])
         self.assertEqual([['outgoing'], []], self.states(server))
         # Nova has deleted the allocation of the source.
         self.assertEqual([0, 1], self.used())
