@@ -20,6 +20,7 @@ os_acc.initialize() must have been called.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import os_acc
@@ -50,6 +51,7 @@ def prepare(
     plan: objects.MigrationPlan | Mapping[str, Any],
     migration_uuid: str,
     progress: progress_module.Callback | None = None,
+    requests: Sequence[objects.AcceleratorRequest] | None = None,
 ) -> objects.VANList:
     """Prepare accelerators on the target. The operation is all-or-nothing.
 
@@ -62,6 +64,9 @@ def prepare(
     :param migration_uuid: a new UUID for each attempt to move an instance
     :type progress: os_acc.progress.Callback | None
     :param progress: as for os_acc.plug
+    :param requests: what the caller has chosen on this host for each
+        accelerator of the plan, with the same UUIDs, such as devices that
+        Placement has allocated. None: os-acc chooses what the plan asks for
     :raises LibraryNotInitialized, ReadOnly: as for os_acc.plug
     :raises InvalidRequest: if an argument is wrong, or something cannot move;
         the error names the field of the plan
@@ -80,6 +85,7 @@ def prepare(
         plan,
         migration_uuid,
         progress,
+        requests,
     )
 
 

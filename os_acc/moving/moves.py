@@ -52,11 +52,13 @@ def prepare(
     given: Any,
     migration_uuid: str,
     callback: progress.Callback | None = None,
+    requests: Sequence[objects.AcceleratorRequest] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.prepare."""
     call = _Call(host, instance_info, migration_uuid)
     wanted = plans.read(given, call.instance)
-    asked = plan.plan(host, instance_info, [w.request for w in wanted], False)
+    chosen = plans.chosen(wanted, requests)
+    asked = plan.plan(host, instance_info, chosen, False)
     with call.begun(events.PREPARE, exception.PlugException, callback) as step:
         entries = call.entries()
         half_done = [e for e in entries if e.van.state not in states.WHOLE]
@@ -64,7 +66,7 @@ def prepare(
         there = [e for e in entries if e not in half_done]
         if there:
             call.check(there, states.INCOMING, states.PLUGGED)
-            _check_prepared(call, there, wanted)
+            _check_prepared(call, there, wanted, chosen)
             prepare_module.make_intact(host, there, step, live=False)
             return _vans(there)
         now = sysfs.boot_id()
@@ -328,14 +330,15 @@ def _check_prepared(
     call: _Call,
     entries: Sequence[journal.Entry],
     wanted: Sequence[objects.MigrationAccelerator],
+    chosen: Sequence[objects.AcceleratorRequest],
 ) -> None:
     """Check that a repeated prepare asks for what is prepared."""
     found = {entry.van.uuid: entry for entry in entries}
-    if found.keys() != {each.request.uuid for each in wanted}:
+    if found.keys() != {each.uuid for each in wanted}:
         call.refuse('it was prepared for other accelerators; abort it first')
-    for each in wanted:
-        entry = found[each.request.uuid]
-        plan.check_same(each.request, entry.request)
+    for each, request in zip(wanted, chosen, strict=True):
+        entry = found[each.uuid]
+        plan.check_same(request, entry.request)
         plans.check_prepared(each, entry.van)
 
 

@@ -9,6 +9,7 @@ so that each value is checked like any other input.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 import re
 from typing import Any
 from typing import NoReturn
@@ -102,6 +103,28 @@ def read(given: Any, instance_uuid: str) -> list[objects.MigrationAccelerator]:
     if made.obstacles:
         _refuse(['plan', 'obstacles'], made.obstacles, 'none')
     return made.accelerators
+
+
+def chosen(
+    wanted: Sequence[objects.MigrationAccelerator],
+    requests: Sequence[objects.AcceleratorRequest] | None,
+) -> list[objects.AcceleratorRequest]:
+    """What to prepare for each accelerator, in the order of the plan.
+
+    :param requests: what the caller has chosen; None: what the plan asks for
+    :raises InvalidRequest: if they are not for the accelerators of the plan
+    """
+    if requests is None:
+        return [each.request for each in wanted]
+    by_uuid = {each.uuid: each for each in requests}
+    uuids = [each.uuid for each in wanted]
+    if sorted(by_uuid) != sorted(uuids) or len(by_uuid) != len(requests):
+        _refuse(
+            ['requests'],
+            [each.uuid for each in requests],
+            f'one with each UUID of the plan: {", ".join(uuids)}',
+        )
+    return [by_uuid[uuid] for uuid in uuids]
 
 
 def check_prepared(

@@ -19,6 +19,7 @@ import uuid
 
 from os_acc import exception
 from os_acc.placement import inventory
+from os_acc.texts import ways
 
 _KEY = re.compile(r'(resources|trait|os_acc)([a-zA-Z0-9_-]{1,64})?:(.*)')
 
@@ -26,6 +27,8 @@ _KEY = re.compile(r'(resources|trait|os_acc)([a-zA-Z0-9_-]{1,64})?:(.*)')
 #: suffix of the group.
 FUNCTION = 'function_id'
 BITSTREAM = 'bitstream'
+#: The extra spec that says in which way an instance may move while it runs.
+MIGRATION = 'os_acc:migration'
 
 
 @dataclasses.dataclass
@@ -52,12 +55,13 @@ def groups(
     :param image_traits: the traits that the image requires (its property
         traits_required); they are of the group without a suffix
     :returns: the groups, sorted by suffix
-    :raises InvalidRequest: if a key of os_acc is unknown
+    :raises InvalidRequest: if a key of os_acc is unknown, or see way()
     """
+    way(extra_specs)
     found: dict[str, Group] = {'': Group('', traits=set(image_traits))}
     for key, value in extra_specs.items():
         match = _KEY.fullmatch(key)
-        if match is None:
+        if match is None or key == MIGRATION:
             continue
         prefix, suffix, name = match[1], match[2] or '', match[3]
         group = found.setdefault(suffix, Group(suffix))
@@ -72,12 +76,29 @@ def groups(
                     # Not the value: it may be a URL with a password.
                     value='(given)',
                     expected=f'os_acc{suffix}:{FUNCTION} or '
-                    f'os_acc{suffix}:{BITSTREAM}',
+                    f'os_acc{suffix}:{BITSTREAM}, or {MIGRATION}',
                 )
             group.programs[name] = value
         elif inventory.CUSTOM.fullmatch(name) and (amount := _amount(value)):
             group.resources[name] = amount
     return [found[suffix] for suffix in sorted(found)]
+
+
+def way(extra_specs: Mapping[str, str]) -> str | None:
+    """Read in which way the instances of a flavor move while they run.
+
+    :returns: one of ways.WAYS; None: the flavor does not say
+    :raises InvalidRequest: if the value is unknown
+    """
+    found = extra_specs.get(MIGRATION)
+    if found is not None and found not in ways.WAYS:
+        raise exception.InvalidRequest(
+            subject='flavor',
+            field=MIGRATION,
+            value=found,
+            expected=' or '.join(ways.WAYS),
+        )
+    return found
 
 
 def _amount(value: str) -> int:

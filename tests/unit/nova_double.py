@@ -361,11 +361,66 @@ class LibvirtDriver:
         retry_interval=0,
     ):
         self._do('migrate disk')
+        self._destroy(instance)
+
+    def confirm_migration(self, context, migration, instance, network_info):
+        self._do('confirm migration')
 
     def check_can_live_migrate_source(
         self, context, instance, dest_check_data, block_device_info=None
     ):
         self._do('check live migration')
+        return dest_check_data
+
+    def check_source_migrate_data_at_dest(
+        self, ctxt, instance, migrate_data, migration, limits, allocs
+    ):
+        self._do('check at dest')
+        return migrate_data
+
+    def pre_live_migration(
+        self,
+        context,
+        instance,
+        block_device_info,
+        network_info,
+        disk_info,
+        migrate_data,
+    ):
+        self._do('pre live migration')
+        return migrate_data
+
+    def live_migration(
+        self,
+        context,
+        instance,
+        dest,
+        post_method,
+        recover_method,
+        block_migration=False,
+        migrate_data=None,
+    ):
+        self._do('live migration')
+
+    def rollback_live_migration_at_source(
+        self, context, instance, migrate_data
+    ):
+        self._do('rollback at source')
+
+    def rollback_live_migration_at_destination(
+        self, context, instance, network_info, block_device_info
+    ):
+        self.destroy(context, instance, network_info)
+
+    def post_live_migration_at_destination(
+        self,
+        context,
+        instance,
+        network_info,
+        block_migration=False,
+        block_device_info=None,
+    ):
+        self._do('post at dest')
 
     def suspend(self, context, instance):
         self._do('suspend')
@@ -605,6 +660,38 @@ class LibvirtDriver:
         self.warned.append(attach_handle_info)
 
 
+class LiveMigrateData:
+    """nova.objects.LibvirtLiveMigrateData: fields that are set or not."""
+
+    def __contains__(self, name):
+        return name in vars(self)
+
+
+class Records:
+    """Nova's database, as nova.objects reads it.
+
+    :ivar migrations: Migrations by their id
+    :ivar instances: Instances by UUID
+    :ivar faults: the texts of the faults that were added
+    """
+
+    def __init__(self) -> None:
+        self.migrations: dict[int, Any] = {}
+        self.instances: dict[str, Any] = {}
+        self.faults: list[str] = []
+
+    def get_by_id_and_instance(self, context, migration_id, instance_uuid):
+        return self.migrations[migration_id]
+
+    def get_by_uuid(self, context, uuid):
+        if uuid not in self.instances:
+            raise InstanceNotFound(instance_id=uuid)
+        return self.instances[uuid]
+
+    def add_instance_fault_from_exc(self, context, instance, fault):
+        self.faults.append(str(fault))
+
+
 class Cyborg:
     """nova.accelerator.cyborg: the device profiles and ARQs it knows."""
 
@@ -647,12 +734,17 @@ def install(
         ),
     )
     placement = Placement()
+    records = Records()
     modules: dict[str, dict[str, Any]] = {
         'nova': {'__path__': []},
         'nova.accelerator': {'__path__': [], 'cyborg': cyborg},
         'nova.accelerator.cyborg': {'get_client': cyborg.get_client},
         'nova.compute': {'__path__': []},
         'nova.compute.task_states': {'DELETING': 'deleting'},
+        'nova.compute.utils': {
+            'add_instance_fault_from_exc': records.add_instance_fault_from_exc
+        },
+        'nova.objects': {'Migration': records, 'Instance': records},
         'nova.context': {
             'get_nova_service_user_context': service_context,
             'get_admin_context': service_context,
@@ -720,6 +812,7 @@ def install(
         driver=importlib.import_module('os_acc_nova.driver'),
         cyborg=cyborg,
         placement=placement,
+        records=records,
     )
 
 

@@ -115,6 +115,41 @@ def test_a_replug_whose_guest_ends_is_aborted(hosts, info, reboots):
     hosts.check({info.uuid: 2})
 
 
+def chosen(plan, *numbers):
+    """Requests for devices of the target, in another order than the plan."""
+    made = [each.request.obj_clone() for each in plan.accelerators]
+    for each, number in zip(made, numbers, strict=True):
+        each.handle = objects.TestHandle(name=f'fake0-{number}')
+    return made[::-1]
+
+
+def test_the_caller_chooses_the_devices(hosts, info):
+    plan = described(hosts, info)
+    for _ in range(2):
+        with hosts.on(TARGET):
+            vans = migration.prepare(
+                info, plan, MIGRATION, requests=chosen(plan, 2, 1)
+            )
+        assert [van.handle.name for van in vans] == ['fake0-2', 'fake0-1']
+        assert [van.uuid for van in vans] == [
+            each.uuid for each in plan.accelerators
+        ]
+        assert {van.state for van in vans} == {'incoming'}
+
+
+def test_a_choice_for_other_accelerators_is_refused(hosts, info):
+    plan = described(hosts, info)
+    both = chosen(plan, 2, 1)
+    other = objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='fake')
+    for wrong in (both[:1], [*both, other], [both[0], other], both + both):
+        with (
+            hosts.on(TARGET),
+            pytest.raises(exception.InvalidRequest, match='requests is'),
+        ):
+            migration.prepare(info, plan, MIGRATION, requests=wrong)
+    assert not hosts.vans(TARGET, info.uuid)
+
+
 def test_a_guest_that_does_not_let_go_keeps_all(hosts, info, monkeypatch):
     first = hosts.vans(SOURCE, info.uuid)[0].uuid
     unplug = moving_hosts.GuestPlugin.unplug

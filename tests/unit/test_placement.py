@@ -528,3 +528,16 @@ def test_a_function_for_nothing_that_can_be_programmed():
 def test_an_unknown_key_is_refused():
     with pytest.raises(exception.InvalidRequest, match='os_acc:function_id'):
         flavor.groups({'os_acc:function': 'aes'})
+
+
+def test_the_way_of_a_flavor():
+    assert flavor.way({}) is None
+    assert flavor.way({'os_acc:migration': 'cold'}) == 'cold'
+    # It is no wish for a device.
+    (group,) = flavor.groups({'os_acc:migration': 'cold'})
+    assert group == flavor.Group('')
+    for read in (flavor.way, flavor.groups):
+        with pytest.raises(exception.InvalidRequest, match='live or replug'):
+            read({'os_acc:migration': 'warm'})
+    with pytest.raises(exception.InvalidRequest, match='os_acc1:migration'):
+        flavor.groups({'os_acc1:migration': 'cold'})

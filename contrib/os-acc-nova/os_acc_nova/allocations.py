@@ -156,7 +156,7 @@ def missing(
     expected = flavor.request_uuids(instance.uuid, asked.total())
     if set(expected) <= set(known):
         return []
-    allocations = _read(context, instance)
+    allocations = read(context, instance.uuid)
     _check_allocated(asked, allocations)
     requests = to_requests(context, instance, image_meta, allocations, nodes)
     return [each for each in requests if each.uuid not in known]
@@ -188,11 +188,16 @@ def _place(context: Any, uuid: str, nodes: Collection[str]) -> str | None:
     return None
 
 
-def _read(context: Any, instance: Any) -> Mapping[str, Any]:
-    """Read the allocations of an instance from Placement, by provider."""
+def read(context: Any, consumer_uuid: str) -> Mapping[str, Any]:
+    """Read allocations from Placement, by the UUID of the provider.
+
+    :param consumer_uuid: the UUID of an instance, or of a migration, which
+        has what the instance has on its source
+    :raises AcceleratorPlugFailure: if Placement does not answer
+    """
     client = report.report_client_singleton()
     try:
-        answer = client.get_allocs_for_consumer(context, instance.uuid)
+        answer = client.get_allocs_for_consumer(context, consumer_uuid)
     except _FAILURES as err:
         raise errors.AcceleratorPlugFailure(
             reason='its flavor requests accelerators, and its allocations '

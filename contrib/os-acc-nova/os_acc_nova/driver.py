@@ -10,24 +10,23 @@ Operation                   What is added
 start of nova-compute       os_acc.initialize(); VANs of lost instances are
                             released
 spawn, rebuild, unshelve,   the ARQs, and what the flavor requests without
-evacuate (target),          Cyborg, are plugged before the domain is defined,
-resize (target)             and unplugged if the guest does not start
-revert of a resize          what the flavor requests without Cyborg is plugged
-(source)                    again, if it was unplugged
+evacuate (target)           Cyborg, are plugged before the domain is defined,
+                            and unplugged if the guest does not start
+resize, migration           see moving_driver
 hard reboot, power on       nothing is unplugged; the VANs are plugged again
                             when the old domain is gone, and what the flavor
                             requests without Cyborg and the journal has not
 resume on host boot         the same, from the journal, without ARQs
 rescue, unrescue            the guest keeps its devices, from the journal
 destroy, cleanup            unplugged when all else is done
-periodic look at resources  what os-acc apply could not do is finished
+periodic look at resources  what os-acc apply could not do is finished, and
+                            what moved instances left behind is released
 report to Placement         each device is a provider below the compute node
 ==========================  ================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -48,6 +47,7 @@ from os_acc_nova import arqs
 from os_acc_nova import compatibility
 from os_acc_nova import errors
 from os_acc_nova import moves
+from os_acc_nova import moving_driver
 from os_acc_nova import node_devices
 from os_acc_nova import operations
 from os_acc_nova import reporting
@@ -61,7 +61,7 @@ compatibility.check(driver.LibvirtDriver)
 _STOPPED = (power_state.SHUTDOWN, power_state.CRASHED)
 
 
-class LibvirtDriver(driver.LibvirtDriver):
+class LibvirtDriver(moving_driver.MovingDriver):
     """Nova's libvirt driver, with accelerators attached by os-acc.
 
     ARQs never reach Nova's own code, which would make hostdevs and mdevs of
@@ -132,9 +132,11 @@ class LibvirtDriver(driver.LibvirtDriver):
     def get_available_resource(self, nodename: str) -> Any:
         """Finish what os-acc apply could not do while guests had devices.
 
-        Nova calls it in its periodic task, before it looks at the resources.
+        Also release what moved instances have left behind. Nova calls it in
+        its periodic task, before it looks at the resources.
         """
         os_acc.apply_again()
+        moves.finish_lost(self.get_available_nodes())
         return super().get_available_resource(nodename)
 
     def spawn(
@@ -155,8 +157,13 @@ class LibvirtDriver(driver.LibvirtDriver):
         Nova calls destroy() after a failed build, but not after a failed
         unshelve.
         """
-        with self._building(
-            context, instance, image_meta, allocations, accel_info
+        with operations.building(
+            context,
+            instance,
+            image_meta,
+            allocations,
+            self.get_available_nodes(),
+            accel_info,
         ):
             super().spawn(
                 context,
@@ -170,139 +177,6 @@ class LibvirtDriver(driver.LibvirtDriver):
                 power_on=power_on,
                 accel_info=None,
             )
-
-    def finish_migration(
-        self,
-        context: Any,
-        migration: Any,
-        instance: Any,
-        disk_info: Any,
-        network_info: Any,
-        image_meta: Any,
-        resize_instance: Any,
-        allocations: Any,
-        block_device_info: Any = None,
-        power_on: bool = True,
-        share_info: Any = None,
-    ) -> None:
-        """Plug what the new flavor of a resized instance requests.
-
-        The instance has none yet: see migrate_disk_and_power_off().
-        """
-        with self._building(context, instance, image_meta, allocations):
-            super().finish_migration(
-                context,
-                migration,
-                instance,
-                disk_info,
-                network_info,
-                image_meta,
-                resize_instance,
-                allocations,
-                block_device_info=block_device_info,
-                power_on=power_on,
-                share_info=share_info,
-            )
-
-    def finish_revert_migration(
-        self,
-        context: Any,
-        instance: Any,
-        network_info: Any,
-        migration: Any,
-        block_device_info: Any = None,
-        power_on: bool = True,
-        share_info: Any = None,
-    ) -> None:
-        """Plug what the flavor requests, if it is not plugged.
-
-        A resize to another cell destroys the guest on its old host without
-        asking this driver (_prep_snapshot_based_resize_at_source in
-        nova/compute/manager.py).
-        """
-        operation = operations.Operation(context, instance.uuid, None)
-        with operations.doing(operation):
-            super().finish_revert_migration(
-                context,
-                instance,
-                network_info,
-                migration,
-                block_device_info=block_device_info,
-                power_on=power_on,
-                share_info=share_info,
-            )
-
-    def migrate_disk_and_power_off(
-        self,
-        context: Any,
-        instance: Any,
-        dest: Any,
-        flavor: Any,
-        network_info: Any,
-        block_device_info: Any = None,
-        timeout: Any = 0,
-        retry_interval: Any = 0,
-    ) -> Any:
-        """Refuse to resize or migrate an instance with accelerators."""
-        moves.check_migration(instance)
-        return super().migrate_disk_and_power_off(
-            context,
-            instance,
-            dest,
-            flavor,
-            network_info,
-            block_device_info,
-            timeout,
-            retry_interval,
-        )
-
-    def check_can_live_migrate_source(
-        self,
-        context: Any,
-        instance: Any,
-        dest_check_data: Any,
-        block_device_info: Any = None,
-    ) -> Any:
-        """Refuse to migrate an instance with accelerators live."""
-        moves.check_live_migration(instance)
-        return super().check_can_live_migrate_source(
-            context, instance, dest_check_data, block_device_info
-        )
-
-    def suspend(self, context: Any, instance: Any) -> None:
-        """Refuse to suspend an instance with accelerators."""
-        moves.check_suspend(instance)
-        super().suspend(context, instance)
-
-    @contextlib.contextmanager
-    def _building(
-        self,
-        context: Any,
-        instance: Any,
-        image_meta: Any,
-        allocations: Any,
-        given: Sequence[arqs.ARQ] | None = None,
-    ) -> Iterator[None]:
-        """Plug for a guest that is built in the block; unplug if it fails.
-
-        :param given: the ARQs that Nova gave
-        """
-        with contextlib.ExitStack() as undo:
-            operation = operations.Operation(
-                context,
-                instance.uuid,
-                given,
-                undo,
-                lambda: placed.to_requests(
-                    context,
-                    instance,
-                    image_meta,
-                    allocations,
-                    self.get_available_nodes(),
-                ),
-            )
-            with operations.doing(operation):
-                yield
 
     def _hard_reboot(
         self,
@@ -343,8 +217,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         """Unplug last, unless the guest is about to start again.
 
         :raises AcceleratorUnplugFailure: if some VANs could not be released.
-            While nova-compute starts, and removes instances that were
-            evacuated, this is only logged
+            This is only logged while nova-compute starts, and removes
+            instances that were evacuated, and after a live migration, which
+            goes on at the target
         """
         super().cleanup(
             context,
@@ -358,7 +233,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         )
         if operations.current(instance) is not None:
             return
-        if self._os_acc_is_starting:
+        if self._os_acc_is_starting or migrate_data is not None:
             accelerators.unplug_or_log(instance)
             return
         with errors.unplugging():
@@ -492,6 +367,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         :returns: all VANs of the instance
         """
         info = calls.instance_info(instance)
+        moves.take_back(instance)
         known = {van.uuid for van in os_acc.replug(info)}
         context = operation.context
         wanted = arqs.with_ports(

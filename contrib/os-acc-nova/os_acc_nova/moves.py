@@ -1,19 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Operations that an instance with accelerators cannot have.
+"""The steps of os_acc.migration in Nova's moves, and what cannot move.
 
-Nova's API refuses them if the flavor names a device profile of Cyborg. If the
-flavor requests accelerators as resources, only the driver can refuse them.
+An instance can move if its flavor requests all of its accelerators from
+Placement. Nova's API refuses flavors that name a device profile of Cyborg.
+
+Nova stops the guest for a resize and a cold migration:
+
+    migrate_disk_and_power_off   source   hand_over()
+    finish_migration             target   plugged, as by a spawn
+    confirm_migration            source   finish()
+    finish_revert_migration      source   take_back()
+
+A resize on the same host has one journal. So finish_migration releases what
+the old flavor had, and plugs what the new flavor requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from collections.abc import Iterator
+import contextlib
+import logging
 from typing import Any
 
+from nova import context as nova_context
 from nova import exception as nova_exception
+from nova import objects as nova_objects
 
 import os_acc
+from os_acc import exception
+from os_acc import log
+from os_acc import migration
+from os_acc import nova as calls
+from os_acc import objects
+from os_acc.objects import van as states
+from os_acc.placement import flavor
+from os_acc_nova import allocations
 from os_acc_nova import errors
+
+LOG = logging.getLogger(__name__)
 
 
 def check_suspend(instance: Any) -> None:
@@ -22,36 +48,180 @@ def check_suspend(instance: Any) -> None:
     :raises InstanceFaultRollback: if the instance has accelerators. Nova sets
         it back to the state that it had
     """
-    if reason := _reason(instance):
-        raise nova_exception.InstanceFaultRollback(
-            nova_exception.InstanceSuspendFailure(reason=reason)
-        )
-
-
-def check_migration(instance: Any) -> None:
-    """Refuse a resize or a cold migration.
-
-    :raises InstanceFaultRollback: see check_suspend()
-    """
-    if reason := _reason(instance):
-        raise nova_exception.InstanceFaultRollback(
-            nova_exception.MigrationPreCheckError(reason=reason)
-        )
-
-
-def check_live_migration(instance: Any) -> None:
-    """Refuse a live migration.
-
-    :raises MigrationPreCheckError: if the instance has accelerators
-    """
-    if reason := _reason(instance):
-        raise nova_exception.MigrationPreCheckError(reason=reason)
-
-
-def _reason(instance: Any) -> str | None:
-    """Say why an instance cannot move; None if it has no accelerators."""
     with errors.plugging():
         number = len(os_acc.get_vans(instance.uuid).objects)
-    if not number:
-        return None
-    return f'the instance has {number} accelerators of this host'
+    if number:
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.InstanceSuspendFailure(
+                reason=f'the instance has {number} accelerators of this host'
+            )
+        )
+
+
+def movable(instance: Any) -> objects.VANList:
+    """Read the accelerators of an instance that shall move.
+
+    :raises JournalError: if the journal cannot be read
+    :raises MigrationPreCheckError: if its flavor does not request all of
+        them: then the target would not get the others
+    """
+    vans = os_acc.get_vans(instance.uuid)
+    others = [v.uuid for v in vans if not flavor.is_of_flavor(v.uuid)]
+    if others:
+        raise nova_exception.MigrationPreCheckError(
+            reason='its flavor does not request these of its accelerators: '
+            + ', '.join(others)
+        )
+    return vans
+
+
+def is_on_one_host(move: Any) -> bool:
+    """Say whether an instance is resized on the host where it is.
+
+    :param move: Nova's Migration
+    """
+    return bool(move.source_node == move.dest_node)
+
+
+@contextlib.contextmanager
+def handed_over(context: Any, instance: Any) -> Iterator[None]:
+    """Hand over the accelerators; take them back if the block fails.
+
+    :param instance: it is moved with its disks, and stopped in the block
+    :raises InstanceFaultRollback: if they cannot be handed over. The guest
+        runs with them, and Nova sets it back to the state that it had
+    """
+    try:
+        given = _hand_over(context, instance)
+    except exception.ExceptionBase as err:
+        raise nova_exception.InstanceFaultRollback(
+            nova_exception.MigrationPreCheckError(reason=errors.reason(err))
+        ) from err
+    except nova_exception.MigrationPreCheckError as err:
+        raise nova_exception.InstanceFaultRollback(err) from err
+    try:
+        yield
+    except BaseException:
+        if given:
+            take_back_or_log(instance)
+        raise
+
+
+def _hand_over(context: Any, instance: Any) -> bool:
+    """Hand over the accelerators; say whether there is something to do."""
+    if not movable(instance).objects:
+        return False
+    move = nova_objects.Migration.get_by_id_and_instance(
+        context, instance.migration_context.migration_id, instance.uuid
+    )
+    if is_on_one_host(move):
+        return False
+    migration.hand_over(calls.instance_info(instance), move.uuid)
+    return True
+
+
+def take_back(instance: Any) -> None:
+    """Undo what has begun on this host to move an instance.
+
+    For a guest that Nova starts or keeps on this host. On the source, what
+    was handed over is the instance's again. On the target, what is prepared
+    is released.
+
+    :raises ExceptionBase: see os_acc.migration.abort
+    """
+    info = calls.instance_info(instance)
+    for uuid in sorted(moving(os_acc.get_vans(instance.uuid))):
+        migration.abort(info, uuid)
+
+
+def take_back_or_log(instance: Any) -> exception.ExceptionBase | None:
+    """See take_back(). An error is logged, and returned.
+
+    The next start of the guest by Nova tries again.
+    """
+    try:
+        take_back(instance)
+    except exception.ExceptionBase as err:
+        log.about(LOG, instance.uuid).error(
+            'The guest did not get its accelerators back: %s. A hard reboot '
+            'tries again',
+            err,
+        )
+        return err
+    return None
+
+
+def finish(instance: Any, move_uuid: str) -> None:
+    """Release on the source what an instance has left behind.
+
+    :param move_uuid: the UUID of Nova's Migration
+    :raises ExceptionBase: see os_acc.migration.finish
+    """
+    vans = os_acc.get_vans(instance.uuid)
+    if move_uuid in moving(vans, states.OUTGOING):
+        migration.finish(calls.instance_info(instance), move_uuid)
+
+
+def finish_lost(nodes: Collection[str]) -> None:
+    """Release what instances have left behind whose move Nova gave up.
+
+    Nova calls no method of the driver on the source if the guest does not
+    start on the target. Nova then deletes the allocation of the source, so
+    that another instance may get its devices. An error is only logged.
+
+    :param nodes: the names of the compute nodes of this host
+    """
+    try:
+        vans = os_acc.get_vans()
+    except exception.ExceptionBase as err:
+        LOG.error('What moved instances left behind is unknown: %s', err)
+        return
+    found = {
+        (van.instance_uuid, van.migration_uuid)
+        for van in vans
+        if van.migration_uuid and van.state == states.OUTGOING
+    }
+    for instance_uuid, move_uuid in sorted(found):
+        logger = log.about(LOG, instance_uuid)
+        try:
+            if not _is_lost(instance_uuid, move_uuid, nodes):
+                continue
+            migration.finish(
+                objects.InstanceInfo(uuid=instance_uuid), move_uuid
+            )
+        except (exception.ExceptionBase, nova_exception.NovaException) as err:
+            logger.error('what it has left behind was not released: %s', err)
+            continue
+        logger.warning(
+            'its accelerators on this host were released: it is on another '
+            'host, and migration %s has ended',
+            move_uuid,
+        )
+
+
+def _is_lost(
+    instance_uuid: str, move_uuid: str, nodes: Collection[str]
+) -> bool:
+    """Say whether an instance is elsewhere, and cannot come back."""
+    context = nova_context.get_admin_context()
+    try:
+        instance = nova_objects.Instance.get_by_uuid(context, instance_uuid)
+    except nova_exception.InstanceNotFound:
+        pass
+    else:
+        if instance.node in nodes:
+            return False
+    # As long as Nova may revert the move, it has the source's allocation.
+    return not allocations.read(context, move_uuid)
+
+
+def moving(vans: objects.VANList, *expected: str) -> set[str]:
+    """The UUIDs of the migrations of VANs that are being moved.
+
+    :param expected: only of those in these states
+    """
+    return {
+        van.migration_uuid
+        for van in vans
+        if van.migration_uuid and van.state in (expected or states.MOVING)
+    }

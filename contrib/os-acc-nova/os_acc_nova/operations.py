@@ -10,6 +10,7 @@ methods must know by which operation they were called.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -18,6 +19,7 @@ import dataclasses
 from typing import Any
 
 from os_acc import objects
+from os_acc_nova import allocations as placed
 from os_acc_nova import arqs
 
 
@@ -55,6 +57,36 @@ def doing(operation: Operation) -> Iterator[None]:
         yield
     finally:
         _operation.reset(token)
+
+
+@contextlib.contextmanager
+def building(
+    context: Any,
+    instance: Any,
+    image_meta: Any,
+    allocations: Any,
+    nodes: Collection[str],
+    given: Sequence[arqs.ARQ] | None = None,
+) -> Iterator[None]:
+    """Plug for a guest that is built in the block; unplug if it fails.
+
+    :param image_meta: see allocations.to_requests()
+    :param allocations: see allocations.to_requests()
+    :param nodes: see allocations.to_requests()
+    :param given: the ARQs that Nova gave
+    """
+    with contextlib.ExitStack() as undo:
+        operation = Operation(
+            context,
+            instance.uuid,
+            given,
+            undo,
+            lambda: placed.to_requests(
+                context, instance, image_meta, allocations, nodes
+            ),
+        )
+        with doing(operation):
+            yield
 
 
 def current(instance: Any) -> Operation | None:

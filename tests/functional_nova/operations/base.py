@@ -25,6 +25,7 @@ from operations import node_devices
 import os_acc
 from os_acc import fixture
 from os_acc.testing.kernel import Kernel
+from os_acc_nova import moving_driver
 
 CONF = base.CONF
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
@@ -74,10 +75,11 @@ class OperationsTest(base.ServersTestBase):
         self.acc = self.useFixture(
             fixture.OSAccFixture(str(path / 'os-acc'), owner='nova')
         )
-        self.acc.follow(
+        for cls in (
             nova.virt.os_acc.LibvirtDriver,
-            lambda driver: driver._host.get_hostname(),
-        )
+            moving_driver.MovingDriver,
+        ):
+            self.acc.follow(cls, lambda driver: driver._host.get_hostname())
         self.kernel = Kernel(path / 'host')
         self.kernel.install(Patch(self))
         self.node_devices = node_devices.NodeDevices(self.kernel)

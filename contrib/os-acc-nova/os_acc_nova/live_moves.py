@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The steps of os_acc.migration in Nova's live migration, by replug.
+
+The guest keeps running. It gives up its accelerators before it moves, and
+gets others on the target:
+
+    check_can_live_migrate_source        source   offer()
+    check_source_migrate_data_at_dest    target   check()
+    pre_live_migration                   target   prepared()
+    live_migration                       source   hand_over()
+    cleanup                              source   released
+    post_live_migration_at_destination   target   switch()
+
+After a failure, Nova calls rollback_live_migration_at_source, which takes
+them back, and rollback_live_migration_at_destination, which destroys what is
+there of the guest, and so releases what is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import json
+from typing import Any
+
+from nova import exception as nova_exception
+
+import os_acc
+from os_acc import exception
+from os_acc import migration
+from os_acc import nova as calls
+from os_acc import objects
+from os_acc.objects import van as states
+from os_acc.placement import flavor
+from os_acc.texts import ways
+from os_acc_nova import errors
+from os_acc_nova import moves
+
+# Keys of target_mdevs in Nova's LibvirtLiveMigrateData, which goes to the
+# target and back. Nova looks there for the UUIDs of mdevs only. If the field
+# is set, Nova always calls cleanup on the source after a success, and
+# rollback_live_migration_at_destination after a failure
+# (_live_migration_cleanup_flags in nova/compute/manager.py).
+_PLAN, _MIGRATION, _PREPARED = 'os_acc_plan', 'os_acc_migration', 'os_acc'
+
+#: Makes the requests of an instance for the devices that Placement has
+#: allocated on this host.
+_Allocated = Callable[[], Sequence[objects.AcceleratorRequest]]
+
+
+def offer(instance: Any, data: Any) -> None:
+    """Tell the target what it must give.
+
+    :param data: LibvirtLiveMigrateData, which is changed
+    :raises MigrationPreCheckError: if the instance cannot move while it runs
+    """
+    with _checking():
+        if not moves.movable(instance).objects:
+            return
+        plan = migration.describe(calls.instance_info(instance))
+        asked = flavor.way(instance.flavor.extra_specs)
+    _check_way(plan, asked)
+    _set(data, _PLAN, json.dumps(plan.obj_to_primitive()))
+
+
+def check(data: Any, move: Any, allocated: _Allocated) -> None:
+    """Check on the target that the devices are there.
+
+    :param data: see offer(); the UUID of the migration is added
+    :param move: Nova's Migration
+    :raises MigrationPreCheckError: if they are not
+    """
+    if _get(data, _PLAN) is None:
+        return
+    with _checking():
+        allocated()
+    _set(data, _MIGRATION, move.uuid)
+
+
+@contextlib.contextmanager
+def prepared(
+    instance: Any, data: Any, allocated: _Allocated
+) -> Iterator[None]:
+    """Prepare the devices on the target; release them if the block fails.
+
+    :param data: see check()
+    :raises AcceleratorPlugFailure: if they cannot be prepared
+    """
+    plan, uuid = _get(data, _PLAN), _get(data, _MIGRATION)
+    if plan is None or uuid is None:
+        yield
+        return
+    with errors.plugging():
+        migration.prepare(
+            calls.instance_info(instance),
+            json.loads(plan),
+            uuid,
+            requests=allocated(),
+        )
+    try:
+        _remove(data, _PLAN, _MIGRATION)
+        _set(data, _PREPARED, uuid)
+        yield
+    except BaseException:
+        moves.take_back_or_log(instance)
+        raise
+
+
+def hand_over(instance: Any, data: Any) -> None:
+    """Detach the accelerators from the guest, on the source.
+
+    :param data: what pre_live_migration has returned on the target
+    :raises AcceleratorUnplugFailure: if the guest does not let go of them, or
+        the target has not prepared others. The guest keeps them
+    """
+    with errors.unplugging():
+        if not os_acc.get_vans(instance.uuid).objects:
+            return
+        uuid = _get(data, _PREPARED)
+        if uuid is None:
+            raise errors.AcceleratorUnplugFailure(
+                reason='the target host has prepared none; its compute driver '
+                'must be os_acc.LibvirtDriver'
+            )
+        migration.hand_over(calls.instance_info(instance), uuid, live=True)
+
+
+def switch(instance: Any) -> None:
+    """Attach the prepared accelerators to the guest, on the target.
+
+    :raises AcceleratorPlugFailure: if it fails. A hard reboot tries again
+    """
+    with errors.plugging():
+        vans = os_acc.get_vans(instance.uuid)
+        for uuid in moves.moving(vans, states.INCOMING):
+            migration.switch(calls.instance_info(instance), uuid, live=True)
+
+
+def _check_way(plan: objects.MigrationPlan, asked: str | None) -> None:
+    """Refuse a way that the accelerators or the flavor do not allow."""
+    if plan.obstacles:
+        reason = '; '.join(plan.obstacles)
+    elif plan.way == ways.COLD:
+        reason = 'its accelerators cannot be detached from a running guest'
+    elif asked == ways.COLD:
+        reason = f'its flavor has {flavor.MIGRATION}={ways.COLD}'
+    elif asked == ways.LIVE:
+        reason = (
+            f'its flavor has {flavor.MIGRATION}={ways.LIVE}, and this driver '
+            f'moves accelerators by {ways.REPLUG} only'
+        )
+    else:
+        return
+    raise nova_exception.MigrationPreCheckError(
+        reason=f'{reason}. Stop the instance, and migrate it cold'
+    )
+
+
+@contextlib.contextmanager
+def _checking() -> Iterator[None]:
+    """Raise errors in the block as MigrationPreCheckError."""
+    try:
+        yield
+    except exception.ExceptionBase as err:
+        raise nova_exception.MigrationPreCheckError(
+            reason=errors.reason(err)
+        ) from err
+    except errors.AcceleratorPlugFailure as err:
+        raise nova_exception.MigrationPreCheckError(reason=str(err)) from err
+
+
+def _mdevs(data: Any) -> dict[str, str]:
+    return dict(data.target_mdevs) if 'target_mdevs' in data else {}
+
+
+def _get(data: Any, key: str) -> str | None:
+    return _mdevs(data).get(key)
+
+
+def _set(data: Any, key: str, value: str) -> None:
+    data.target_mdevs = {**_mdevs(data), key: value}
+
+
+def _remove(data: Any, *keys: str) -> None:
+    data.target_mdevs = {
+        key: value for key, value in _mdevs(data).items() if key not in keys
+    }

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Live migration by replug of servers with accelerators, without Cyborg."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lxml import etree
+from nova.tests.functional.libvirt import base as nova_base
+
+from operations import moves
+from os_acc import exception
+
+
+class TestLiveMoves(nova_base.LibvirtMigrationMixin, moves.MovesTest):
+    """Live migrations from compute1 to compute2.
+
+    :ivar job_fails: whether libvirt's job fails
+    :ivar moved_xml: the XML that the target got
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.job_fails = False
+        self.src, self.dest = (self.computes[host] for host in self.BOTH)
+
+    def _migrate_stub(
+        self, domain: Any, destination: str, params: Any, flags: int
+    ) -> None:
+        self.moved_xml = params['destination_xml']
+        if self.job_fails:
+            self.domain(self.server).fail_job()
+            return
+        super()._migrate_stub(domain, destination, params, flags)
+
+    def boot(self, state: str = 'ACTIVE', **kwargs: Any) -> dict[str, Any]:
+        self.server = super().boot(state, **kwargs)
+        return self.server
+
+    def migrate(self, *states: str, status: str = 'ACTIVE') -> None:
+        """Migrate the server, and wait for the end of the migration."""
+        body = {'host': 'compute2', 'block_migration': 'auto'}
+        before = len(self.migrations(self.server))
+        self.act(self.server, 'os-migrateLive', **body)
+        self.wait_for_migration(self.server, *states, after=before)
+        self._wait_for_server_parameter(
+            self.server, {'OS-EXT-STS:task_state': None, 'status': status}
+        )
+
+    def test_migrate(self) -> None:
+        server = self.boot()
+        self.migrate('completed')
+        root = etree.fromstring(self.moved_xml)
+        self.assertEqual(moves.NOTHING, list(root.iter('hostdev')))
+        self.assert_runs(server, 'compute2')
+        self.reboot(server)
+        self.assert_runs(server, 'compute2')
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_failures_before_the_guest_has_moved(self) -> None:
+        """The guest goes on at the source, with its accelerators."""
+        server = self.boot()
+        before = self.of('compute1', server)
+        for name in (
+            'os_acc.migration.describe',
+            'os_acc.nova.allocated_requests',
+            'os_acc.migration.prepare',
+            'acc_plug_libvirt.detach.detach',
+        ):
+            error = exception.DeviceNotFound(
+                wanted='a VF', reason=f'no {name}'
+            )
+            with self.fails(name, error):
+                self.migrate('failed', 'error')
+            self.assertIn(f'no {name}', ' '.join(self.faults(server)))
+            self.assert_runs(server, 'compute1')
+            self.assertEqual(before, self.of('compute1', server))
+        self.job_fails = True
+        self.migrate('failed')
+        self.assert_runs(server, 'compute1')
+        self.assertEqual(before, self.of('compute1', server))
+
+    def test_the_target_does_not_attach(self) -> None:
+        server = self.boot()
+        error = exception.HypervisorError(
+            what='libvirt', reason='no slot is left'
+        )
+        with self.fails('acc_plug_libvirt.attach.attach', error):
+            self.migrate('error', status='ERROR')
+        self.assertIn('no slot', ' '.join(self.faults(server)))
+        self.assertEqual([[], ['incoming']], self.states(server))
+        self.reboot(server)
+        self.assert_runs(server, 'compute2')
+
+    def test_what_a_flavor_forbids(self) -> None:
+        for way, text in (('cold', 'migrate it cold'), ('live', 'by replug')):
+            flavor_id = self.flavor(1, **{'os_acc:migration': way})
+            server = self.boot(flavor_id=flavor_id)
+            self.migrate('error')
+            self.assertIn(text, ' '.join(self.faults(server)))
+            self.assertEqual([['plugged'], []], self.states(server))
