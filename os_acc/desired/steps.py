@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 import dataclasses
 
+#: The name of the lock on the document, and on what makes devices as it says.
+LOCK = 'all, to apply a document'
+
 
 def nobody() -> list[str]:
     """Nobody is in the way of a step."""
