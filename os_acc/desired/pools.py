@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import datetime
 
 from os_acc import exception
@@ -21,6 +22,7 @@ from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import filling
 from os_acc.desired import steps
+from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.journal import programs
 from os_acc.kernel import pci
@@ -40,7 +42,6 @@ REST = 300
 #: Seconds for which a demand counts.
 DEMAND_AGE = 3600
 
-_LOCK = 'all, to keep pools'
 _HOUR = datetime.timedelta(hours=1)
 _USED = (device_objects.USED, device_objects.HOST)
 
@@ -58,16 +59,37 @@ def keep(
     """
     made = objects.ApplyReport(steps=[])
     tried: set[str] = set()
-    try:
-        with host.locks.device(_LOCK, 0):
-            # Each programming changes what the others need: look again.
-            while (found := _next(host, now, tried)) is not None:
-                pool, region = found
-                tried.add(region.name)
-                made.steps.append(_program(host, pool, region, callback))
-    except exception.LockTimeout:
-        pass  # another process is at it
+    with contextlib.suppress(exception.LockTimeout):
+        while _keep_one(host, callback, now, tried, made):
+            pass  # Each programming changes what the others need: look again.
     return made
+
+
+def _keep_one(
+    host: host_module.Host,
+    callback: progress.Callback | None,
+    now: datetime.datetime | None,
+    tried: set[str],
+    made: objects.ApplyReport,
+) -> bool:
+    """Program the next region.
+
+    The document stays the same meanwhile: what a later one puts into the
+    region comes after this programming.
+
+    :param tried: the names of the regions that this call has programmed
+    :param made: it gets the step
+    :returns: False: there is nothing to do
+    :raises LockTimeout: if another process keeps pools, or applies a document
+    """
+    with host.locks.device(steps.LOCK, 0):
+        found = _next(host, now, tried)
+        if found is None:
+            return False
+        pool, region = found
+        tried.add(region.name)
+        made.steps.append(_program(host, pool, region, callback))
+    return True
 
 
 def states(
@@ -135,20 +157,19 @@ def _states(
         for each in host.journal.events(
             events.Wanted(since=events.written(now - _HOUR))
         )
-        if each.operation == events.POOL
+        if each.operation == events.POOL and _is_near(each.at, now, _HOUR)
     ]
-    since = events.written(now - datetime.timedelta(seconds=DEMAND_AGE))
+    age = datetime.timedelta(seconds=DEMAND_AGE)
     demanded = [
-        function_ids.canonical(each.function_id)
+        each
         for each in host.journal.demand()
-        if each.function_id is not None and each.last_at >= since
+        if each.function_id is not None and _is_near(each.last_at, now, age)
     ]
     found = []
     for pool in document.pools:
         wanted = pool.least
-        if (
-            pool.on_demand
-            and function_ids.canonical(pool.function) in demanded
+        if pool.on_demand and any(
+            _is_asked_of(pool, each) for each in demanded
         ):
             wanted = max(wanted, 1)
         acts = (
@@ -157,6 +178,27 @@ def _states(
         )
         found.append(filling.state_of(pool, wanted, acts, regions))
     return found
+
+
+def _is_asked_of(pool: documents.Pool, found: demand.Demand) -> bool:
+    """Whether a pool can serve what was requested and not found."""
+    return function_ids.same(pool.function, found.function_id) and (
+        None in (pool.resource_class, found.resource_class)
+        or pool.resource_class == found.resource_class
+    )
+
+
+def _is_near(
+    at: str, now: datetime.datetime, period: datetime.timedelta
+) -> bool:
+    """Whether a time is at most a period away from now.
+
+    What is further in the future was written while the clock was wrong.
+
+    :param at: of the journal, in UTC, with or without its zone
+    """
+    then = datetime.datetime.fromisoformat(at).replace(tzinfo=datetime.UTC)
+    return abs(now - then) < period
 
 
 def _regions(
@@ -221,16 +263,12 @@ def _resting(
 ) -> list[programs.Program]:
     """What was programmed, or has failed, a short time ago."""
     now = now or datetime.datetime.now(datetime.UTC)
-    since = now - datetime.timedelta(seconds=REST)
     return [
         each
         for each in host.journal.programs()
         if each.updated_at
         and each.state != programs.CLEARED
-        and datetime.datetime.fromisoformat(each.updated_at).replace(
-            tzinfo=datetime.UTC
-        )
-        > since
+        and _is_near(each.updated_at, now, datetime.timedelta(seconds=REST))
     ]
 
 

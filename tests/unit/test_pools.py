@@ -8,6 +8,7 @@ import datetime
 import os
 import random
 import sqlite3
+import threading
 import uuid
 
 import pool_model
@@ -16,8 +17,12 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import pools
+from os_acc.desired import steps
+from os_acc.journal import demand
+from os_acc.journal import events
 from os_acc.kinds.fake.driver import driver as fake_driver
 from os_acc.kinds.fake.driver import hardware as fake_hardware
 
@@ -205,9 +210,43 @@ def test_a_programming_that_fails(host):
 
 def test_another_process_is_at_it(host):
     host.apply({'function': 'aes'})
-    with os_acc._host.locks.device('all, to keep pools', 0):
+    with os_acc._host.locks.device(steps.LOCK, 0):
         assert host.keep() == []
     assert host.keep() != []
+
+
+def test_a_document_that_changes_meanwhile(host):
+    """What it puts into a region comes after the programming of the pool."""
+    host.apply({'function': 'aes'})
+    functions = [{'device': 'fpga', 'region': '0', 'function': 'fixed'}]
+    errors = []
+
+    def apply():
+        try:
+            host.apply(functions=functions)
+        except exception.LockTimeout as err:
+            errors.append(err)
+
+    def change(told):
+        if told.status == progress.STARTED:
+            thread = threading.Thread(target=apply)
+            thread.start()
+            thread.join()
+
+    os_acc._host.locks.timeout = 0
+    os_acc.keep_pools(change)
+    assert len(errors) == 1, 'the document waits for the programming'
+    host.apply(functions=functions)
+    assert host.inside()[0] == 'fixed'
+
+
+def test_a_clock_that_was_wrong(host):
+    """Times far in the future neither let regions rest nor reach a limit."""
+    host.apply({'function': 'aes', 'min_free': 2, 'per_hour': 2})
+    assert len(host.keep()) == 2
+    host.wait(-400 * 24 * 3600)
+    host.hold('', '', '', '')
+    assert len(host.keep()) == 2
 
 
 # --- demand
@@ -294,6 +333,14 @@ def test_what_was_demanded_is_programmed(host):
     assert host.hardware.times('fpga.0') == times, 'it was ready'
     host.wait(pools.DEMAND_AGE)
     assert host.states() == [(0, 0, 1)]
+
+
+def test_a_demand_of_another_resource_class(host):
+    host.apply({'function': 'aes', 'on_demand': True, 'resource_class': CLASS})
+    for name, wanted in (('CUSTOM_OTHER', 0), (None, 1)):
+        found = demand.Demand(name, (), 'aes', 1, events.now(), events.now())
+        os_acc._host.journal.note_demand([found], [])
+        assert host.states() == [(wanted, 0, 0)]
 
 
 # --- the document
