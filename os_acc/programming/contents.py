@@ -11,6 +11,7 @@ from typing import Any
 from os_acc import driver as driver_module
 from os_acc import exception
 from os_acc import objects
+from os_acc import reserved
 from os_acc.journal import programs
 from os_acc.kernel import boot
 from os_acc.kernel import chip as chips
@@ -27,7 +28,8 @@ UNKNOWN = ''
 
 #: How well a slot suits a request, the best first: it holds what is wanted, or
 #: will in a moment; it is empty; it holds what no pool keeps; it holds what a
-#: pool keeps; others use it with something else, or it is broken.
+#: pool keeps; others use it with something else, it must not be programmed for
+#: the request, or it is broken.
 HOLDS, EMPTY, NOT_KEPT, KEPT, IN_USE = range(5)
 
 
@@ -77,7 +79,7 @@ class Contents:
         PCI functions
     :ivar functions: the addresses of the PCI functions that give access to
         what the slot contains: of a region its VF, else those of the chip
-    :ivar handles: the identities of its attach handles, for the hooks
+    :ivar handles: the identities of its attach handles
     """
 
     driver: driver_module.DriverBase
@@ -257,9 +259,32 @@ class Contents:
                 function_ids.same(wanted.function_id, f) for f in coming
             )
             return HOLDS if same and wanted.function_id else IN_USE
+        try:
+            self.check_reserved(wanted)
+        except exception.DeviceBusy:
+            return IN_USE
         if inside == Wanted():
             return EMPTY
         return self._kept_or(NOT_KEPT)
+
+    def check_reserved(self, wanted: Wanted) -> None:
+        """Check that it may be programmed for an instance.
+
+        :raises DeviceBusy: if a document of os-acc apply says that it is
+            programmed ahead of time only, or reserves it or one of its handles
+            for another function
+        """
+        reserved.check_programming(
+            self.driver.journal,
+            {
+                self.key,
+                self.device,
+                *self.functions,
+                *(each.partition('/')[2] for each in self.handles),
+            },
+            self.region,
+            wanted.function_id,
+        )
 
     def _rank_for_any(self) -> int:
         """The rank for a request that takes whatever the slot contains."""
