@@ -22,6 +22,10 @@ from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 from os_acc.texts import function_id as function_ids
 
+#: The region of a VAN whose driver has yet to say it. Until then only what
+#: reserves the whole device counts. No region has this name.
+NOT_YET = '(not yet)'
+
 
 @dataclasses.dataclass(frozen=True)
 class Reserved:

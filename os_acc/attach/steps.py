@@ -25,6 +25,7 @@ from os_acc.attach import recorder
 from os_acc.claims import holder
 from os_acc.journal import programs
 from os_acc.programming import records
+from os_acc.programming import uses
 
 LOG = logging.getLogger(__name__)
 
@@ -139,7 +140,11 @@ class Steps:
                 )
             self._journal.save(van)
             nonlocal kept, free
-            chosen = van.handle and (van.handle.identity, van.device)
+            chosen = van.handle and (
+                van.handle.identity,
+                van.device,
+                _region_of(van),
+            )
             if before is None and chosen != free:
                 self._check_free(entry, kept)
             kept, free = _chosen(van), chosen
@@ -162,7 +167,7 @@ class Steps:
             reserved.check(
                 self._journal,
                 reserved.names(van.device, van.handle),
-                van.driver_data.get(programs.REGION),
+                _region_of(van),
                 entry.request.function_id,
                 entry.instance_info.project_id,
             )
@@ -388,6 +393,14 @@ def _extension(van: objects.VAN, step: str) -> str:
 
 def _is_of_plugin(step: str) -> bool:
     return step in ('plug', 'unplug', 'restore') or step.endswith('plugin')
+
+
+def _region_of(van: objects.VAN) -> str | None:
+    """The region that a VAN has got: see reserved.NOT_YET."""
+    region: str | None = van.driver_data.get(programs.REGION)
+    if region is None and uses.UNDECIDED in van.driver_data:
+        return reserved.NOT_YET
+    return region
 
 
 def _chosen(van: objects.VAN) -> dict[str, Any]:
