@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import datetime
 
 from os_acc import exception
@@ -39,6 +40,11 @@ PART = 'pools'
 #: a programming that has failed.
 REST = 300
 
+#: A pool stops when its programming has failed in so many regions: a bitstream
+#: that is wrong would spoil one device after the other. The second failure
+#: tells that it is not the device.
+MOST_FAILED = 2
+
 #: Seconds for which a demand counts.
 DEMAND_AGE = 3600
 
@@ -59,8 +65,9 @@ def keep(
     """
     made = objects.ApplyReport(steps=[])
     tried: set[str] = set()
+    failed: set[str] = set()
     with contextlib.suppress(exception.LockTimeout):
-        while _keep_one(host, callback, now, tried, made):
+        while _keep_one(host, callback, now, tried, failed, made):
             pass  # Each programming changes what the others need: look again.
     return made
 
@@ -70,6 +77,7 @@ def _keep_one(
     callback: progress.Callback | None,
     now: datetime.datetime | None,
     tried: set[str],
+    failed: set[str],
     made: objects.ApplyReport,
 ) -> bool:
     """Program the next region.
@@ -78,17 +86,22 @@ def _keep_one(
     region comes after this programming.
 
     :param tried: the names of the regions that this call has programmed
+    :param failed: the functions that this call could not program: their pools
+        wait for the next call
     :param made: it gets the step
     :returns: False: there is nothing to do
     :raises LockTimeout: if another process keeps pools, or applies a document
     """
     with host.locks.device(steps.LOCK, 0):
-        found = _next(host, now, tried)
+        found = _next(host, now, tried, failed)
         if found is None:
             return False
         pool, region = found
         tried.add(region.name)
-        made.steps.append(_program(host, pool, region, callback))
+        step = _program(host, pool, region, callback)
+        made.steps.append(step)
+        if step.result == results.FAILED:
+            failed.add(pool.function)
     return True
 
 
@@ -129,18 +142,27 @@ def _text(pool: documents.Pool | None) -> str:
 
 
 def _next(
-    host: host_module.Host, now: datetime.datetime | None, tried: set[str]
+    host: host_module.Host,
+    now: datetime.datetime | None,
+    tried: set[str],
+    failed: set[str],
 ) -> tuple[documents.Pool, filling.Region] | None:
     """The next programming.
 
-    :param tried: the names of the regions that this call has programmed
+    :param tried: see _keep_one()
+    :param failed: see _keep_one()
     """
     document = documents.stored(host.journal.desired())
     if not document.pools:
         return None
     regions = _regions(host, document, now)
     return filling.find(
-        _states(host, document, regions, now),
+        [
+            dataclasses.replace(
+                each, acts=each.acts and each.pool.function not in failed
+            )
+            for each in _states(host, document, regions, now)
+        ],
         [each for each in regions if each.name not in tried],
     )
 
@@ -165,6 +187,7 @@ def _states(
         for each in host.journal.demand()
         if each.function_id is not None and _is_near(each.last_at, now, age)
     ]
+    known = host.journal.programs()
     found = []
     for pool in document.pools:
         wanted = pool.least
@@ -176,7 +199,14 @@ def _states(
             pool.is_open(now.astimezone().hour)
             and begun.count(_name(pool)) < pool.per_hour
         )
-        found.append(filling.state_of(pool, wanted, acts, regions))
+        number = sum(
+            each.state == programs.ERROR
+            and function_ids.same(each.function_id, pool.function)
+            for each in known
+        )
+        acts = acts and number < MOST_FAILED
+        state = filling.state_of(pool, wanted, acts, regions)
+        found.append(dataclasses.replace(state, failed=number))
     return found
 
 

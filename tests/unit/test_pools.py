@@ -203,9 +203,42 @@ def test_only_what_serves_it(host):
 def test_a_programming_that_fails(host):
     os_acc.CONF.set_override('fail', ['program'], 'os_acc_fake')
     host.apply({'function': 'aes'})
-    report = pools.keep(os_acc._host, now=host.now)
-    assert report.results() == {'failed'}
-    assert 'told to fail' in report.steps[0].reason
+    (step,) = pools.keep(os_acc._host, now=host.now).steps
+    assert step.result == 'failed'
+    assert 'told to fail' in step.reason
+
+
+def test_a_bitstream_that_is_wrong_spoils_two_devices_at_most(host):
+    cards = ['card0', 'card1', 'card2', 'card3']
+    os_acc.CONF.set_override(
+        'devices', [f'{name}:pci:1:single' for name in cards], 'os_acc_fake'
+    )
+    os_acc.CONF.set_override('fail', ['program'], 'os_acc_fake')
+    host.apply({'function': 'aes', 'min_free': 4})
+    failed = []
+    for _ in range(4):
+        failed += [name for name, *_ in host.keep()]
+        host.wait()
+    assert failed == cards[:2]
+    (state,) = pools.states(os_acc._host, host.now)
+    assert (state.failed, state.acts) == (2, False)
+    os_acc.CONF.clear_override('fail', 'os_acc_fake')
+    for name in failed:
+        os_acc.program_device(name, None, 'aes')
+    assert [name for name, *_ in host.keep()] == cards[2:]
+
+
+def test_a_pool_that_fails_does_not_stop_the_others(host):
+    host.apply(
+        {'function': 'aes', 'min_free': 2, 'bitstream': '/no/such/file'},
+        {'function': 'sha', 'min_free': 2},
+    )
+    for _ in range(2):
+        found = host.keep()
+        assert [each for each in found if each[1] == 'aes'] == [
+            ('fpga 0', 'aes', 'failed')
+        ]
+    assert host.inside().count('sha') == 2
 
 
 def test_another_process_is_at_it(host):
