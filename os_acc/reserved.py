@@ -18,8 +18,13 @@ import json
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import objects
+from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 from os_acc.texts import forms
+
+#: The region of a VAN whose driver has yet to say it. Until then only what
+#: reserves the whole device counts. No region has this name.
+NOT_YET = '(not yet)'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +67,39 @@ class Reserved:
             not self.region or not region or self.region == region
         )
 
+    def refuses_function(self, function: str | None) -> reasons.Reason | None:
+        """Say why a request for a function does not get it.
+
+        :param function: None: the request names none
+        """
+        if self.function is None or (
+            function and forms.same_function(function, self.function)
+        ):
+            return None
+        return report_refusals.FOR_FUNCTION.say(
+            function=self.function, wanted=function or 'none'
+        )
+
 
 def read(journal: journal_module.Journal) -> list[Reserved]:
-    """What the document in the journal reserves."""
+    """What the document in the journal reserves.
+
+    :raises InvalidRequest: if a later version of os-acc has written it
+    """
     known = journal.desired()
     if known is None:
         return []
     found = json.loads(known.document).get('reserved', ())
-    return [Reserved(**each) for each in found]
+    try:
+        return [Reserved(**each) for each in found]
+    except TypeError as err:
+        raise exception.InvalidRequest(
+            subject='the document of os-acc apply in the journal',
+            field='reserved',
+            value=found,
+            expected='what this version of os-acc knows; apply a document '
+            'again',
+        ) from err
 
 
 def names(device: str | None, handle: objects.AttachHandle | None) -> set[str]:
@@ -111,14 +141,8 @@ def check(
     for each in those:
         if not each.is_about(addresses, region):
             continue
-        reason = None
-        if each.function is not None and not (
-            function and forms.same_function(function, each.function)
-        ):
-            reason = report_refusals.FOR_FUNCTION.say(
-                function=each.function, wanted=function or 'none'
-            )
-        elif each.project not in (None, project):
+        reason = each.refuses_function(function)
+        if reason is None and each.project not in (None, project):
             reason = report_refusals.FOR_PROJECT.say(
                 project=each.project, wanted=project or 'none'
             )
@@ -130,13 +154,23 @@ def check_programming(
     journal: journal_module.Journal,
     addresses: Collection[str],
     region: str | None,
+    function: str | None,
 ) -> None:
     """Check that a device may be programmed for an instance.
 
-    :raises DeviceBusy: if it is programmed ahead of time only
+    One programming gives all handles the same function, also those that the
+    instance does not get.
+
+    :param addresses: as names(), with those of all handles
+    :param function: the function that it would have then; None: unknown
+    :raises DeviceBusy: if it is programmed ahead of time only, or if a handle
+        of it is reserved for another function
     """
     for each in read(journal):
-        if each.ahead_of_time and each.is_about(addresses, region):
-            raise exception.DeviceBusy(
-                device=each.label, reason=report_refusals.AHEAD.say().text
-            )
+        if not each.is_about(addresses, region):
+            continue
+        reason = each.refuses_function(function)
+        if each.ahead_of_time:
+            reason = report_refusals.AHEAD.say()
+        if reason is not None:
+            raise exception.DeviceBusy(device=each.label, reason=reason.text)

@@ -26,6 +26,7 @@ from os_acc.attach import recorder
 from os_acc.claims import holder
 from os_acc.journal import programs
 from os_acc.programming import records
+from os_acc.programming import uses
 
 LOG = logging.getLogger(__name__)
 
@@ -145,7 +146,11 @@ class Steps:
                 )
             self._journal.save(van)
             nonlocal kept, free
-            chosen = van.handle and (van.handle.identity, van.device)
+            chosen = van.handle and (
+                van.handle.identity,
+                van.device,
+                _region_of(van),
+            )
             if before is None and chosen != free:
                 self._check_free(entry, kept)
             kept, free = _chosen(van), chosen
@@ -168,7 +173,7 @@ class Steps:
             reserved.check(
                 self._reserved,
                 reserved.names(van.device, van.handle),
-                van.driver_data.get(programs.REGION),
+                _region_of(van),
                 entry.request.function_id,
                 entry.instance_info.project_id,
             )
@@ -394,6 +399,14 @@ def _extension(van: objects.VAN, step: str) -> str:
 
 def _is_of_plugin(step: str) -> bool:
     return step in ('plug', 'unplug', 'restore') or step.endswith('plugin')
+
+
+def _region_of(van: objects.VAN) -> str | None:
+    """The region that a VAN has got: see reserved.NOT_YET."""
+    region: str | None = van.driver_data.get(programs.REGION)
+    if region is None and uses.UNDECIDED in van.driver_data:
+        return reserved.NOT_YET
+    return region
 
 
 def _chosen(van: objects.VAN) -> dict[str, Any]:

@@ -86,4 +86,6 @@ def _state(found: filling.State) -> str:
         return 'ready'
     if found.is_full:
         return 'at its maximum'
+    if found.failed:
+        return f'short, and failed in {found.failed}'
     return 'short' if found.acts else 'short, and waits'

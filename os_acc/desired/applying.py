@@ -38,7 +38,6 @@ from os_acc.objects import report as results
 
 LOG = logging.getLogger(__name__)
 
-_LOCK = 'all, to apply a document'
 # The parts of which os-acc undoes what the document has no more.
 _AHEAD = (vgpus.PART, work_queues.PART, mdevs.PART)
 
@@ -49,7 +48,7 @@ def apply(
     callback: progress.Callback | None = None,
 ) -> objects.ApplyReport:
     """Do what is needed for a document. See os_acc.apply."""
-    with host.locks.device(_LOCK):
+    with host.locks.device(steps.LOCK):
         host.failed_steps.clear()
         before = host.journal.desired()
         let_go = {
@@ -99,11 +98,14 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
     :returns: None: there was nothing to do, or another process is at it
     """
     try:
-        known = host.journal.desired()
-        if known is None or known.settled == sysfs.boot_id():
+        if _unsettled(host) is None:
             return None
-        document = documents.stored(known)
-        with host.locks.device(_LOCK, 0):
+        with host.locks.device(steps.LOCK, 0):
+            # Another process may have applied another document meanwhile.
+            known = _unsettled(host)
+            if known is None:
+                return None
+            document = documents.stored(known)
             done = offer(host.conf, document)
             return _finish(host, document, known, done, None)
     except exception.LockTimeout:
@@ -116,6 +118,14 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
             exception.describe(err),
         )
         return None
+
+
+def _unsettled(host: host_module.Host) -> rows.Desired | None:
+    """Read the document; None: there is none, or all of it was done."""
+    known = host.journal.desired()
+    if known is None or known.settled == sysfs.boot_id():
+        return None
+    return known
 
 
 def _finish(

@@ -51,12 +51,14 @@ class State:
     :ivar wanted: so many regions with a free handle shall hold the function
     :ivar acts: whether it may program now
     :ivar held: the regions that hold the function
+    :ivar failed: how many regions its programming has left without a function
     """
 
     pool: documents.Pool
     wanted: int
     acts: bool
     held: Sequence[Region]
+    failed: int = 0
 
     @property
     def free(self) -> int:

@@ -25,7 +25,7 @@ from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
 from os_acc.journal import desired as rows
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
@@ -48,7 +48,7 @@ def find(
     :param before: what was applied before
     """
     earlier = before.devices_of(PART) if before is not None else []
-    done = earlier if before and before.settled == boot.boot_id() else []
+    done = earlier if before and before.settled == sysfs.boot_id() else []
     wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
     those = dict.fromkeys([*wanted, *earlier])
     if not those:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
+import dataclasses
 import datetime
 
 from os_acc import exception
@@ -21,6 +23,7 @@ from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import filling
 from os_acc.desired import steps
+from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.journal import programs
 from os_acc.kernel import pci
@@ -37,10 +40,14 @@ PART = 'pools'
 #: a programming that has failed.
 REST = 300
 
+#: A pool stops when its programming has failed in so many regions: a bitstream
+#: that is wrong would spoil one device after the other. The second failure
+#: tells that it is not the device.
+MOST_FAILED = 2
+
 #: Seconds for which a demand counts.
 DEMAND_AGE = 3600
 
-_LOCK = 'all, to keep pools'
 _HOUR = datetime.timedelta(hours=1)
 _USED = (device_objects.USED, device_objects.HOST)
 
@@ -58,16 +65,44 @@ def keep(
     """
     made = objects.ApplyReport(steps=[])
     tried: set[str] = set()
-    try:
-        with host.locks.device(_LOCK, 0):
-            # Each programming changes what the others need: look again.
-            while (found := _next(host, now, tried)) is not None:
-                pool, region = found
-                tried.add(region.name)
-                made.steps.append(_program(host, pool, region, callback))
-    except exception.LockTimeout:
-        pass  # another process is at it
+    failed: set[str] = set()
+    with contextlib.suppress(exception.LockTimeout):
+        while _keep_one(host, callback, now, tried, failed, made):
+            pass  # Each programming changes what the others need: look again.
     return made
+
+
+def _keep_one(
+    host: host_module.Host,
+    callback: progress.Callback | None,
+    now: datetime.datetime | None,
+    tried: set[str],
+    failed: set[str],
+    made: objects.ApplyReport,
+) -> bool:
+    """Program the next region.
+
+    The document stays the same meanwhile: what a later one puts into the
+    region comes after this programming.
+
+    :param tried: the names of the regions that this call has programmed
+    :param failed: the functions that this call could not program: their pools
+        wait for the next call
+    :param made: it gets the step
+    :returns: False: there is nothing to do
+    :raises LockTimeout: if another process keeps pools, or applies a document
+    """
+    with host.locks.device(steps.LOCK, 0):
+        found = _next(host, now, tried, failed)
+        if found is None:
+            return False
+        pool, region = found
+        tried.add(region.name)
+        step = _program(host, pool, region, callback)
+        made.steps.append(step)
+        if step.result == results.FAILED:
+            failed.add(pool.function)
+    return True
 
 
 def states(
@@ -107,18 +142,27 @@ def _text(pool: documents.Pool | None) -> str:
 
 
 def _next(
-    host: host_module.Host, now: datetime.datetime | None, tried: set[str]
+    host: host_module.Host,
+    now: datetime.datetime | None,
+    tried: set[str],
+    failed: set[str],
 ) -> tuple[documents.Pool, filling.Region] | None:
     """The next programming.
 
-    :param tried: the names of the regions that this call has programmed
+    :param tried: see _keep_one()
+    :param failed: see _keep_one()
     """
     document = documents.stored(host.journal.desired())
     if not document.pools:
         return None
     regions = _regions(host, document, now)
     return filling.find(
-        _states(host, document, regions, now),
+        [
+            dataclasses.replace(
+                each, acts=each.acts and each.pool.function not in failed
+            )
+            for each in _states(host, document, regions, now)
+        ],
         [each for each in regions if each.name not in tried],
     )
 
@@ -135,25 +179,56 @@ def _states(
         for each in host.journal.events(
             events.Wanted(since=events.written(now - _HOUR))
         )
-        if each.operation == events.POOL
+        if each.operation == events.POOL and _is_near(each.at, now, _HOUR)
     ]
-    since = events.written(now - datetime.timedelta(seconds=DEMAND_AGE))
+    age = datetime.timedelta(seconds=DEMAND_AGE)
     demanded = [
-        forms.function_id(each.function_id)
+        each
         for each in host.journal.demand()
-        if each.function_id is not None and each.last_at >= since
+        if each.function_id is not None and _is_near(each.last_at, now, age)
     ]
+    known = host.journal.programs()
     found = []
     for pool in document.pools:
         wanted = pool.least
-        if pool.on_demand and forms.function_id(pool.function) in demanded:
+        if pool.on_demand and any(
+            _is_asked_of(pool, each) for each in demanded
+        ):
             wanted = max(wanted, 1)
         acts = (
             pool.is_open(now.astimezone().hour)
             and begun.count(_name(pool)) < pool.per_hour
         )
-        found.append(filling.state_of(pool, wanted, acts, regions))
+        number = sum(
+            each.state == programs.ERROR
+            and forms.same_function(each.function_id, pool.function)
+            for each in known
+        )
+        acts = acts and number < MOST_FAILED
+        state = filling.state_of(pool, wanted, acts, regions)
+        found.append(dataclasses.replace(state, failed=number))
     return found
+
+
+def _is_asked_of(pool: documents.Pool, found: demand.Demand) -> bool:
+    """Whether a pool can serve what was requested and not found."""
+    return forms.same_function(pool.function, found.function_id) and (
+        None in (pool.resource_class, found.resource_class)
+        or pool.resource_class == found.resource_class
+    )
+
+
+def _is_near(
+    at: str, now: datetime.datetime, period: datetime.timedelta
+) -> bool:
+    """Whether a time is at most a period away from now.
+
+    What is further in the future was written while the clock was wrong.
+
+    :param at: of the journal, in UTC, with or without its zone
+    """
+    then = datetime.datetime.fromisoformat(at).replace(tzinfo=datetime.UTC)
+    return abs(now - then) < period
 
 
 def _regions(
@@ -218,16 +293,12 @@ def _resting(
 ) -> list[programs.Program]:
     """What was programmed, or has failed, a short time ago."""
     now = now or datetime.datetime.now(datetime.UTC)
-    since = now - datetime.timedelta(seconds=REST)
     return [
         each
         for each in host.journal.programs()
         if each.updated_at
         and each.state != programs.CLEARED
-        and datetime.datetime.fromisoformat(each.updated_at).replace(
-            tzinfo=datetime.UTC
-        )
-        > since
+        and _is_near(each.updated_at, now, datetime.timedelta(seconds=REST))
     ]
 
 

@@ -9,6 +9,9 @@ import dataclasses
 
 from os_acc import exception
 
+#: The name of the lock on the document, and on what makes devices as it says.
+LOCK = 'all, to apply a document'
+
 #: What a step raises if somebody is in the way. Another process that holds the
 #: lock of a device will have ended, too.
 IN_THE_WAY = (

@@ -22,11 +22,12 @@ from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
 from os_acc.journal import desired as rows
-from os_acc.kernel import boot
+from os_acc.kernel import sysfs
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry
 from os_acc.kinds.idxd import rules
+from os_acc.kinds.idxd.driver import report
 from os_acc.spec import device_spec
 
 PART = 'work_queues'
@@ -42,7 +43,7 @@ def find(
     :param before: what was applied before
     """
     earlier = set(before.devices_of(PART)) if before is not None else set()
-    done = earlier if before and before.settled == boot.boot_id() else set()
+    done = earlier if before and before.settled == sysfs.boot_id() else set()
     those = sorted({*document.work_queues, *earlier})
     if not those:
         return
@@ -126,7 +127,7 @@ def _in_the_way(
         return err
     holders = _holders(host)
     device, settings = idxd.find(address), _settings(specs, address)
-    ours = set_up or rules.has_queues(address, holders)
+    ours = set_up or report.has_queues(address, holders)
     for obstacle in _obstacles(function, device, settings, ours, holders):
         return obstacle.error()
     if device is None or (layout is not None and rules.has(device, layout)):
@@ -153,7 +154,7 @@ def _obstacles(
     about = f'PCI function {function.address}'
     yield from availability.part_obstacles(function.address, about, holders)
     yield from availability.unhealthy_obstacles(function, holders)
-    given = rules.files_given(device, holders)
+    given = report.files_given(device, holders)
     yield from rules.obstacles(function, device, settings, ours, given)
     if device is None or settings is None:
         return

@@ -22,6 +22,14 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
         those = reserved.read(host.journal)
     except exception.JournalError:
         return  # The module state tells it.
+    except exception.InvalidRequest as err:
+        yield finding.Finding(
+            SUBJECT,
+            finding.ERROR,
+            f'no instance gets a device: {err}',
+            'run os-acc apply again',
+        )
+        return
     if not those:
         return
     try:

@@ -228,7 +228,7 @@ def _show_reserved(
     """
     try:
         those = reserved.read(host.journal)
-    except exception.JournalError as err:
+    except exception.ExceptionBase as err:
         return [f'which devices are reserved is unknown: {err}']
     for device in devices if those else ():
         for each in device.handles:

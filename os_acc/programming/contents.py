@@ -12,6 +12,7 @@ from typing import Any
 from os_acc import driver as driver_module
 from os_acc import exception
 from os_acc import objects
+from os_acc import reserved
 from os_acc.journal import programs
 from os_acc.kernel import chip as chips
 from os_acc.kernel import sysfs
@@ -28,7 +29,8 @@ UNKNOWN = ''
 
 #: How well a slot suits a request, the best first: it holds what is wanted, or
 #: will in a moment; it is empty; it holds what no pool keeps; it holds what a
-#: pool keeps; others use it with something else, or it is broken.
+#: pool keeps; others use it with something else, it must not be programmed for
+#: the request, or it is broken.
 HOLDS, EMPTY, NOT_KEPT, KEPT, IN_USE = range(5)
 
 
@@ -78,7 +80,7 @@ class Contents:
         PCI functions
     :ivar functions: the addresses of the PCI functions that give access to
         what the slot contains: of a region its VF, else those of the chip
-    :ivar handles: the identities of its attach handles, for the hooks
+    :ivar handles: the identities of its attach handles
     """
 
     driver: driver_module.DriverBase
@@ -262,9 +264,32 @@ class Contents:
                 forms.same_function(wanted.function_id, f) for f in coming
             )
             return HOLDS if same and wanted.function_id else IN_USE
+        try:
+            self.check_reserved(wanted)
+        except exception.DeviceBusy:
+            return IN_USE
         if inside == Wanted():
             return EMPTY
         return self._kept_or(NOT_KEPT, pools)
+
+    def check_reserved(self, wanted: Wanted) -> None:
+        """Check that it may be programmed for an instance.
+
+        :raises DeviceBusy: if a document of os-acc apply says that it is
+            programmed ahead of time only, or reserves it or one of its handles
+            for another function
+        """
+        reserved.check_programming(
+            self.driver.journal,
+            {
+                self.key,
+                self.device,
+                *self.functions,
+                *(each.partition('/')[2] for each in self.handles),
+            },
+            self.region,
+            wanted.function_id,
+        )
 
     def _rank_for_any(self, pools: Iterable[dict[str, Any]] | None) -> int:
         """The rank for a request that takes whatever the slot contains."""

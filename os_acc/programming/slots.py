@@ -24,7 +24,6 @@ from os_acc import health
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc import reserved
 from os_acc.journal import health as causes
 from os_acc.journal import programs
 from os_acc.kernel import sysfs
@@ -99,7 +98,7 @@ class Slot(recorded.Recorded):
         :returns: whether the slot was programmed
         :raises DeviceBusy: if others use the chip with another function, a
             guest or another process has it open, or a VAN needs it and it is
-            programmed ahead of time only
+            reserved: see check_reserved()
         :raises DeviceInUseByHost: if the host uses it
         :raises DeviceUnhealthy: if a VAN needs it, and it has failed before,
             or has the function only after a cold reboot
@@ -112,7 +111,7 @@ class Slot(recorded.Recorded):
                 return False
             if van is not None:
                 health.check(self.driver.journal, self.key)
-                self._check_reserved()
+                self.check_reserved(known)
             pending.check(self.label, self.functions)
             programmer.check(file)
             seen = activation.see(self.chip.parents if self.chip else ())
@@ -150,25 +149,15 @@ class Slot(recorded.Recorded):
                 wanted = contents.Wanted(self.function_of(file), file.sha256)
             if self._is_coming(wanted):
                 return
-            if self._fitting(None, self._completed(wanted), False) is None:
-                self._check_reserved()
+            known = self._completed(wanted)
+            if self._fitting(None, known, False) is None:
+                self.check_reserved(known)
                 pending.check_host(self.functions)
                 fault = self.needed_programmer().fault()
                 if fault is not None:
                     raise exception.DeviceError(
                         device=self.label, reason=fault
                     )
-
-    def _check_reserved(self) -> None:
-        """Check that it may be programmed for an instance.
-
-        :raises DeviceBusy: if it is programmed ahead of time only
-        """
-        reserved.check_programming(
-            self.driver.journal,
-            {self.key, self.device, *self.functions},
-            self.region,
-        )
 
     def _is_coming(self, wanted: contents.Wanted) -> bool:
         """Whether the slot is being programmed now with what is wanted.

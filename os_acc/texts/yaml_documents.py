@@ -4,10 +4,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import itertools
 import math
 from typing import Any
 
 from os_acc.texts import documents
+
+#: How many values a document has at most. One of ours has a few thousand.
+MOST = 100_000
 
 
 def yaml_of(data: bytes | str) -> Any:
@@ -20,7 +25,7 @@ def yaml_of(data: bytes | str) -> Any:
 
     text = documents.text_of(data)
     try:
-        _check(_composed(text), yaml.SafeLoader(''), set())
+        _check(_composed(text), yaml.SafeLoader(''), itertools.count(1))
         return yaml.safe_load(text)
     except yaml.reader.ReaderError as err:
         where = documents.at(text, err.position)
@@ -47,19 +52,25 @@ def _composed(text: str) -> Any:
         raise ValueError(f'{err}{documents.at(text, loader.index)}') from err
 
 
-def _check(node: Any, loader: Any, seen: set[int], depth: int = 0) -> None:
+def _check(
+    node: Any, loader: Any, counter: Iterator[int], depth: int = 0
+) -> None:
     """Check the keys and the scalars of a tree of YAML nodes.
 
+    Each alias counts as what it names. Whoever writes the value as JSON makes
+    all of it, and does not end if an alias names a node above itself.
+
     :param loader: makes a value of a node: 1 and 0x1 are one key
-    :param seen: the ids of nodes that were checked: an alias may name a node
-        above itself
+    :param counter: counts the nodes
     :param depth: how many nodes are around it
     :raises ValueError: if a mapping has a key twice, a scalar is not what its
-        tag says, a number is not finite, or it is nested too deeply
+        tag says, a number is not finite, it is nested too deeply, or it has
+        more than MOST values
     """
-    if node is None or id(node) in seen:
+    if node is None:
         return
-    seen.add(id(node))
+    if next(counter) > MOST:
+        raise ValueError(f'it has more than {MOST} values{_mark(node)}')
     if isinstance(node.value, str):
         made = _made(node, loader)
         if node.tag == _FLOAT and not math.isfinite(made):
@@ -70,7 +81,7 @@ def _check(node: Any, loader: Any, seen: set[int], depth: int = 0) -> None:
     keys = set()
     for each in node.value:
         if not isinstance(each, tuple):
-            _check(each, loader, seen, depth + 1)
+            _check(each, loader, counter, depth + 1)
             continue
         key, value = each
         if isinstance(key.value, str):
@@ -80,8 +91,8 @@ def _check(node: Any, loader: Any, seen: set[int], depth: int = 0) -> None:
                     f'the key {key.value!r} is there twice{_mark(key)}'
                 )
             keys.add(made)
-        _check(key, loader, seen, depth + 1)
-        _check(value, loader, seen, depth + 1)
+        _check(key, loader, counter, depth + 1)
+        _check(value, loader, counter, depth + 1)
 
 
 _FLOAT = 'tag:yaml.org,2002:float'

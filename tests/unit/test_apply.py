@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import pathlib
 
 import applied
@@ -13,6 +14,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import reserved
+from os_acc.journal import desired
 from os_acc.kernel import pci
 from os_acc.programming import hooks
 from os_acc.spec import device_spec
@@ -216,6 +219,27 @@ def test_a_service_finishes_what_was_in_the_way(here):
     assert report.results() == {'changed'}
     assert here.inside() == ['gzip', 'sha', 'gzip']
     assert os_acc.apply_again() is None
+
+
+def test_a_document_that_is_applied_meanwhile_stays(here, monkeypatch):
+    """A service that has just read the earlier one does not bring it back."""
+    journal = os_acc._host.journal
+    earlier = applied.document(functions=[('card', '', 'aes')])
+    journal.save_desired(desired.Desired(json.dumps(earlier)))
+    read = type(journal).desired
+    newer = [{'device': 'fpga', 'project': 'a-project'}]
+
+    def read_slowly(self):
+        found = read(self)
+        if newer:
+            here.apply(functions=FUNCTIONS, reserved=[newer.pop()])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(journal), 'desired', read_slowly)
+        os_acc.apply_again()
+    assert here.inside() == ['aes', 'sha', 'gzip']
+    assert reserved.read(journal)
 
 
 def test_a_service_does_not_repeat_what_has_failed(here):

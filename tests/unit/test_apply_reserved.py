@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import applied
 import devices
 import pytest
@@ -14,6 +16,7 @@ from os_acc import finding
 from os_acc import objects
 from os_acc import reserved
 from os_acc.doctor import reservations
+from os_acc.journal import desired
 from os_acc.operations import preview
 
 PROJECT = 'a-project'
@@ -107,6 +110,52 @@ def test_ahead_of_time(here):
     assert here.inside() == [None, None, 'aes']
     assert os_acc.program_device('fpga', None, 'sha', '0')
     assert taken(applied.fake_request('sha')) == ('fpga', '0')
+
+
+def test_ahead_of_time_is_chosen_last(here):
+    """A device that can be programmed comes before an empty one."""
+    here.apply(
+        functions=[('card', '', 'aes')],
+        reserved=[{'device': 'fpga', 'ahead_of_time': True}],
+    )
+    assert taken(applied.fake_request('sha')) == ('card', '')
+    assert here.inside() == [None, None, 'sha']
+
+
+@pytest.mark.parametrize(
+    'rule', [{'ahead_of_time': True}, {'function': 'aes'}]
+)
+def test_a_handle_of_a_device_with_one_function(here, rule):
+    """No other handle of the device is a way to program it."""
+    (card,) = (d for d in os_acc.get_devices() if d.address == 'card')
+    handle = card.handles[1].handle.address
+    here.apply(
+        functions=[('card', '', 'aes')],
+        reserved=[
+            {'device': 'fpga', 'project': PROJECT},
+            {'device': handle, **rule},
+        ],
+    )
+    assert 'os-acc apply' in taken(applied.fake_request('sha'))
+    assert here.inside()[2] == 'aes'
+    assert taken(applied.fake_request('aes')) == ('card', '')
+
+
+def test_what_a_later_version_has_written(here):
+    """Nobody gets a device, and the error says what to do."""
+    document = {'version': 1, 'reserved': [{'device': 'card', 'until': 5}]}
+    os_acc._host.journal.save_desired(desired.Desired(json.dumps(document)))
+    guest, request = instance('other'), applied.fake_request('aes')
+    with pytest.raises(exception.PlugException, match='apply a document'):
+        os_acc.plug(guest, [request])
+    assert not os_acc.get_vans()
+    with pytest.raises(exception.DiscoveryFailed, match='apply a document'):
+        os_acc.get_devices()
+    (found,) = reservations.findings(os_acc._host)
+    assert found.verdict == finding.ERROR
+    assert 'no instance gets a device' in found.text
+    here.apply()
+    assert os_acc.plug(guest, [request])
 
 
 def test_an_instance_keeps_what_it_has(here):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import sys
 
@@ -134,7 +135,27 @@ def test_what_is_nested_deeply_is_refused_before_it_is_used(depth):
 def test_yaml_may_name_a_node_twice():
     text = 'a: &one {x: 1}\nb: {<<: *one, y: 2}\nc: *one\n'
     assert yaml_documents.yaml_of(text)['b'] == {'x': 1, 'y': 2}
-    assert yaml_documents.yaml_of('&all [*all]')
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        ('&all [*all]', 'nested too deeply at line 1'),
+        ('a: &a {b: {c: *a}}', 'nested too deeply at line 1'),
+        (
+            '- &a [x, x, x, x, x, x, x, x, x, x]\n'
+            + ''.join(
+                f'- &{name} [{", ".join([f"*{before}"] * 10)}]\n'
+                for before, name in itertools.pairwise('abcdefghi')
+            ),
+            'more than 100000 values at line 1',
+        ),
+    ],
+)
+def test_yaml_that_grows_without_end(text, said):
+    """Whoever writes it as JSON would need all memory, or not end."""
+    with pytest.raises(ValueError, match=said):
+        yaml_documents.yaml_of(text)
 
 
 def test_a_key_twice_in_an_entry_of_device_spec():

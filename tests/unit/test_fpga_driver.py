@@ -409,6 +409,22 @@ def test_a_region_is_that_of_its_vf(tool):
     assert tool.function('2') == 'aes'
 
 
+@pytest.mark.parametrize('rule', [{'project': 'p'}, {'function': 'sha'}])
+def test_a_region_that_is_reserved(tool, rule):
+    """Others do not get it, and get the other regions."""
+    tool.configure('dynamic')
+    reserved = [{'device': FPGA, 'region': '0', **rule}]
+    os_acc.apply({'version': 1, 'reserved': reserved})
+    with pytest.raises(exception.PlugException, match='reserves it for'):
+        os_acc.plug(devices.instance(), [request(tool, address=VFS[0])])
+    assert tool.function('0') is None
+    for _ in range(2):
+        os_acc.plug(devices.instance(), [request(tool)])
+    assert [tool.function(each) for each in '012'] == [None, 'aes', 'aes']
+    with pytest.raises(exception.PlugException, match='reserves it for'):
+        os_acc.plug(devices.instance(), [request(tool)])
+
+
 def test_a_process_that_has_a_vf_open(kernel, tool):
     holder = kernel.hold(kernel.node(VFS[1]))
     (kernel.root / 'dev/vfio').mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ import datetime
 import os
 import random
 import sqlite3
+import threading
 import uuid
 
 import pool_model
@@ -16,8 +17,12 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import pools
+from os_acc.desired import steps
+from os_acc.journal import demand
+from os_acc.journal import events
 from os_acc.kinds.fake.driver import driver as fake_driver
 from os_acc.kinds.fake.driver import hardware as fake_hardware
 
@@ -198,16 +203,83 @@ def test_only_what_serves_it(host):
 def test_a_programming_that_fails(host):
     os_acc.CONF.set_override('fail', ['program'], 'os_acc_fake')
     host.apply({'function': 'aes'})
-    report = pools.keep(os_acc._host, now=host.now)
-    assert report.results() == {'failed'}
-    assert 'told to fail' in report.steps[0].reason
+    (step,) = pools.keep(os_acc._host, now=host.now).steps
+    assert step.result == 'failed'
+    assert 'told to fail' in step.reason
+
+
+def test_a_bitstream_that_is_wrong_spoils_two_devices_at_most(host):
+    cards = ['card0', 'card1', 'card2', 'card3']
+    os_acc.CONF.set_override(
+        'devices', [f'{name}:pci:1:single' for name in cards], 'os_acc_fake'
+    )
+    os_acc.CONF.set_override('fail', ['program'], 'os_acc_fake')
+    host.apply({'function': 'aes', 'min_free': 4})
+    failed = []
+    for _ in range(4):
+        failed += [name for name, *_ in host.keep()]
+        host.wait()
+    assert failed == cards[:2]
+    (state,) = pools.states(os_acc._host, host.now)
+    assert (state.failed, state.acts) == (2, False)
+    os_acc.CONF.clear_override('fail', 'os_acc_fake')
+    for name in failed:
+        os_acc.program_device(name, None, 'aes')
+    assert [name for name, *_ in host.keep()] == cards[2:]
+
+
+def test_a_pool_that_fails_does_not_stop_the_others(host):
+    host.apply(
+        {'function': 'aes', 'min_free': 2, 'bitstream': '/no/such/file'},
+        {'function': 'sha', 'min_free': 2},
+    )
+    for _ in range(2):
+        found = host.keep()
+        assert [each for each in found if each[1] == 'aes'] == [
+            ('fpga 0', 'aes', 'failed')
+        ]
+    assert host.inside().count('sha') == 2
 
 
 def test_another_process_is_at_it(host):
     host.apply({'function': 'aes'})
-    with os_acc._host.locks.device('all, to keep pools', 0):
+    with os_acc._host.locks.device(steps.LOCK, 0):
         assert host.keep() == []
     assert host.keep() != []
+
+
+def test_a_document_that_changes_meanwhile(host):
+    """What it puts into a region comes after the programming of the pool."""
+    host.apply({'function': 'aes'})
+    functions = [{'device': 'fpga', 'region': '0', 'function': 'fixed'}]
+    errors = []
+
+    def apply():
+        try:
+            host.apply(functions=functions)
+        except exception.LockTimeout as err:
+            errors.append(err)
+
+    def change(told):
+        if told.status == progress.STARTED:
+            thread = threading.Thread(target=apply)
+            thread.start()
+            thread.join()
+
+    os_acc._host.locks.timeout = 0
+    os_acc.keep_pools(change)
+    assert len(errors) == 1, 'the document waits for the programming'
+    host.apply(functions=functions)
+    assert host.inside()[0] == 'fixed'
+
+
+def test_a_clock_that_was_wrong(host):
+    """Times far in the future neither let regions rest nor reach a limit."""
+    host.apply({'function': 'aes', 'min_free': 2, 'per_hour': 2})
+    assert len(host.keep()) == 2
+    host.wait(-400 * 24 * 3600)
+    host.hold('', '', '', '')
+    assert len(host.keep()) == 2
 
 
 # --- demand
@@ -294,6 +366,14 @@ def test_what_was_demanded_is_programmed(host):
     assert host.hardware.times('fpga.0') == times, 'it was ready'
     host.wait(pools.DEMAND_AGE)
     assert host.states() == [(0, 0, 1)]
+
+
+def test_a_demand_of_another_resource_class(host):
+    host.apply({'function': 'aes', 'on_demand': True, 'resource_class': CLASS})
+    for name, wanted in (('CUSTOM_OTHER', 0), (None, 1)):
+        found = demand.Demand(name, (), 'aes', 1, events.now(), events.now())
+        os_acc._host.journal.note_demand([found], [])
+        assert host.states() == [(wanted, 0, 0)]
 
 
 # --- the document

@@ -72,6 +72,7 @@ def test_a_programming_that_fails(run):
     result = run('pools', '--keep')
     assert result.code == 3
     assert 'fpga 0: aes: failed: ' in result.err
+    assert shown(run)[0][-1] == 'short, and failed in 1'
 
 
 def test_demand(run):
