@@ -25,10 +25,10 @@ from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
 from os_acc.journal import desired as rows
-from os_acc.kernel import sysfs
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles
 from os_acc.spec import device_spec
 

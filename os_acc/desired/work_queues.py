@@ -22,9 +22,9 @@ from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
 from os_acc.journal import desired as rows
-from os_acc.kernel import sysfs
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
+from os_acc.kernel import sysfs
 from os_acc.kinds.idxd import entry
 from os_acc.kinds.idxd import rules
 from os_acc.kinds.idxd.driver import report

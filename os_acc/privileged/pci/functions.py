@@ -4,12 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence
 
-from os_acc import exception
 from os_acc.availability import functions as availability
-from os_acc.availability import host_use
 from os_acc.availability import storage as storage_functions
 from os_acc.availability import vfio_rules
 from os_acc.claims import vans
@@ -31,6 +28,7 @@ from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import bindings
 from os_acc.privileged.pci import records
+from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -149,7 +147,7 @@ def _check_available(
         does not name, cannot go to a guest, so they count as the host's
     """
     function = pci.get(address)
-    allowed = idle(name for name in siblings if name != address)
+    allowed = unused.idle(name for name in siblings if name != address)
     group = function.iommu_group
     shares = any(
         other.iommu_group == group and vfio.is_bound(other)
@@ -233,7 +231,7 @@ def clean(
         if stores and storage.is_empty(function):
             return False
         if not vfio.is_bound(function):
-            check_unused(function, instance_uuid or '', shares)
+            unused.check(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
@@ -350,71 +348,3 @@ def override_of(address: str, seconds: float) -> str | None:
     return vfio_binding.read_binding(
         function, arguments.seconds(seconds)
     ).override
-
-
-# Functions that nobody uses, although they are not bound to VFIO.
-#
-# After a reboot, or once libvirt has given a function back, a driver of the
-# host has it again. Before such a function is cleaned or taken with others,
-# these checks ask whether somebody uses it.
-
-
-# That somebody uses a function, beside the host itself.
-_USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)
-
-
-def check_unused(
-    function: pci.Function, instance_uuid: str, shares: bool
-) -> None:
-    """Check under the lock that a function can be cleaned.
-
-    A function that stores data is to be bound to VFIO first, so this asks what
-    is asked before one is taken. Of another function, which stays bound, it
-    asks only who uses it.
-
-    :param instance_uuid: the instance that had it: its domain may still name
-        the function. Empty: none
-    :param shares: whether its guest keeps other functions of the IOMMU group
-    :raises DeviceBusy, DeviceInUseByHost: if it is used
-    :raises DeviceError: if it stores data and cannot be bound to VFIO
-    """
-    stores = storage_functions.is_storage(function)
-    for obstacle in availability.obstacles(
-        function,
-        offers.entry(function) if stores else None,
-        device_spec.BIND_OS_ACC,
-        vans.Vans().asked_by(vans.Taker(functions=_idle_members(function))),
-        as_root=True,
-        held=True,
-        users=lambda: device_users.find(function, instance_uuid, shares),
-    ):
-        if stores or obstacle.kind is availability.Kind.HOST_USE:
-            raise obstacle.error()
-        if obstacle.kind in _USED:
-            raise exception.DeviceInUseByHost(
-                device=obstacle.device, by=obstacle.text
-            )
-
-
-def idle(names: Iterable[str]) -> list[pci.Function]:
-    """Those of some functions that os-acc could take as well.
-
-    device_spec offers them, and the host does not use them, whatever driver
-    they have.
-
-    :param names: PCI addresses; one that does not exist is left out
-    """
-    return [
-        function
-        for function in map(pci.find, names)
-        if function is not None
-        and offers.has(function)
-        and host_use.by_host(function) is None
-    ]
-
-
-def _idle_members(function: pci.Function) -> frozenset[str]:
-    """The idle members of its IOMMU group; the instance may have had them."""
-    members = pci.group_members(function.iommu_group or '')
-    found = idle(filter(pci.is_address, members))
-    return frozenset(each.address for each in found)
