@@ -22,6 +22,7 @@ from os_acc.privileged.fpga import amd
 from os_acc.privileged.fpga import command as programming
 from os_acc.privileged.fpga import dfl
 from os_acc.privileged.fpga import reenumeration
+from os_acc.privileged.idxd import devices as idxd_devices
 from os_acc.privileged.idxd import queues as idxd
 from os_acc.privileged.mdev import devices as mdev
 from os_acc.privileged.npu import devices as npu
@@ -126,6 +127,18 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'call what the host uses a sibling': (
         lambda p: _take(p.shared, siblings=[p.shared_nic]),
         InUse,
+    ),
+    'bind for the host what has no host_driver': (
+        lambda p: pci.take_for_host(p.bound, 'nvme', INSTANCE, 5.0),
+        Invalid,
+    ),
+    'bind for the host what device_spec does not name': (
+        lambda p: pci.take_for_host(p.unnamed, 'nvme', INSTANCE, 5.0),
+        Missing,
+    ),
+    'bind for the host by a path': (
+        lambda p: pci.take_for_host(f'../{p.bound}', 'nvme', INSTANCE, 5.0),
+        Invalid,
     ),
     'siblings that are paths': (
         lambda p: _take(p.bound, siblings=['../x']),
@@ -264,6 +277,22 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'hold a mediated device that is not there': (
         lambda p: mdev.hold(NEW_MDEV),
         Missing,
+    ),
+    'keep a mediated device that an administrator has made': (
+        lambda p: mdev.keep(p.mdev, p.mdev_parent, p.mdev_type, 5.0),
+        Busy,
+    ),
+    'keep a mediated device of a parent that is not offered': (
+        lambda p: mdev.keep(NEW_MDEV, p.unnamed, p.mdev_type, 5.0),
+        Missing,
+    ),
+    'let a mediated device go that an administrator has made': (
+        lambda p: mdev.let_go(p.mdev, p.mdev_parent, p.mdev_type, 5.0),
+        False,
+    ),
+    'let a mediated device go by a path': (
+        lambda p: mdev.let_go('../x', p.mdev_parent, p.mdev_type, 5.0),
+        Invalid,
     ),
     'hold a mediated device by a path': (lambda p: mdev.hold('../x'), Invalid),
     'release a mediated device by a path': (
@@ -511,6 +540,22 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'say for nobody who has a device': (
         lambda p: holders.adopt([[INSTANCE, INSTANCE, p.disk]]),
         None,
+    ),
+    'keep work queues of what device_spec does not name': (
+        lambda p: idxd_devices.keep(p.unnamed, 5.0),
+        Missing,
+    ),
+    'keep work queues by a path': (
+        lambda p: idxd_devices.keep(f'../devices/{p.bound}', 5.0),
+        Invalid,
+    ),
+    'let work queues go that os-acc has not set up': (
+        lambda p: idxd_devices.let_go(p.bound, 5.0),
+        None,
+    ),
+    'let work queues go by a path': (
+        lambda p: idxd_devices.let_go(f'../devices/{p.bound}', 5.0),
+        Invalid,
     ),
     'enable a work queue that device_spec does not name': (
         lambda p: idxd.enable(p.unnamed, 0, INSTANCE, 5.0),

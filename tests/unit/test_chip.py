@@ -165,7 +165,7 @@ def test_a_host_without_fpgas_reads_no_chips(kernel, monkeypatch):
 
 
 class Holder:
-    van_uuid, instance_uuid = 'van', 'instance'
+    van_uuid, instance_uuid, called = 'van', 'instance', 'instance'
 
     def __init__(self, address, device):
         self.handle, self.device = f'pci/{address}', device

@@ -327,7 +327,7 @@ def test_live_a_guest_that_does_not_get_them_back(site, live, booted):
     site.driver.rollback_live_migration_at_source(None, booted, moved.data)
     assert 'no slot' in site.records.faults[0]
     assert states(booted) == ['outgoing'] * 2
-    site.host.calls.on('plug', None)
+    site.host.calls.on('plug', lambda van: None)
     site.driver.reboot(None, booted, [], 'HARD')
     assert states(booted) == ['plugged'] * 2
 

@@ -252,10 +252,10 @@ def test_an_mdev_that_somebody_else_made_meanwhile_is_not_ours(
     request = devices.mdev()
     create = privileged_mdev.create
 
-    def late(name, parent, kind, seconds):
+    def late(name, parent, kind, *others):
         path = f'{mdev.parent_directory(parent)}/mdev_supported_types/{kind}'
         here.write(f'{path}/create', name)
-        return create(name, parent, kind, seconds)
+        return create(name, parent, kind, *others)
 
     monkeypatch.setattr(privileged_mdev, 'create', late)
     with pytest.raises(exception.PlugException, match='somebody else') as err:
