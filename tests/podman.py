@@ -134,7 +134,7 @@ class Podman:
 
     def close(self) -> None:
         self('rm', '--all', '--force', '--time', '0', check=False)
-        self._holder.communicate('end\n', timeout=60)
+        self._holder.communicate('end\n', timeout=600)
         shutil.rmtree(self._runroot)
 
 

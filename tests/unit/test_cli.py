@@ -343,7 +343,7 @@ def test_van_list_loads_only_what_it_needs(tmp_path):
         [*command, '--state-path', str(tmp_path), 'van', 'list'],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
         env={k: v for k, v in os.environ.items() if k != name},
     )
@@ -544,7 +544,7 @@ def test_a_process_of_its_own(tmp_path, arguments):
         [*command, *arguments, '-f', 'json'],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

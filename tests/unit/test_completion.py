@@ -145,7 +145,7 @@ def test_bash_quotes_a_name(tmp_path):
         ['bash', str(script)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env={'PATH': '/nowhere'},
         executable='/bin/bash',
     )
@@ -171,7 +171,7 @@ def test_bash(tmp_path):
         env={'PATH': f'{tmp_path}:/usr/bin:/bin'},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert (done.stderr, done.returncode) == ('', 0)
     assert done.stdout.splitlines()[1:] == ['device', 'show', '', '00.0']

@@ -193,7 +193,7 @@ def test_a_transaction_that_sqlite_rolls_back(connection, opened):
 def test_an_error_closes_the_idle_connections_too(connection, opened):
     """On a full disk, closing the last one deletes the write-ahead log."""
     opened.add([make_entry()])
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=300)
 
     def wait(statement):
         if statement.startswith('SELECT * FROM van'):
@@ -538,7 +538,7 @@ def test_a_journal_that_was_never_created(tmp_path):
 def test_more_readers_than_connections_that_are_kept(connection, opened):
     """Each reader has its own connection; the surplus ones are closed."""
     opened.add([make_entry()])
-    together = threading.Barrier(8, timeout=30)
+    together = threading.Barrier(8, timeout=300)
     closed = []
 
     def wait(statement):

@@ -99,7 +99,7 @@ def test_a_plug_reads_the_uuid_of_its_journal_once(host, monkeypatch):
 
 
 def test_preparation_is_parallel(host):
-    together = threading.Barrier(6, timeout=30)
+    together = threading.Barrier(6, timeout=300)
     host.calls.on('prepareVAN', lambda van: together.wait())
     os_acc.plug(host.instance(), host.requests(6))
 
@@ -302,7 +302,7 @@ def test_an_interrupt_while_preparing_waits_for_the_drivers(
 
     requests = host.requests(3)
     ended = []
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=300)
 
     def prepare(van):
         together.wait()

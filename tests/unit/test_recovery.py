@@ -270,7 +270,7 @@ def test_instances_are_recovered_in_parallel(host, crash):
     for _ in range(6):
         instance, requests = host.instance(), host.requests(1)
         crash('plug', lambda: os_acc.plug(instance, requests))  # noqa: B023
-    together = threading.Barrier(6, timeout=30)
+    together = threading.Barrier(6, timeout=300)
     host.calls.on('unprepareVAN', lambda van: together.wait())
     assert len(os_acc.recover().released) == 6
     assert host.states() == {}

@@ -161,7 +161,7 @@ def test_bad_requests_are_refused(host, requests):
 def test_device_halves_are_released_in_parallel(host):
     instance, requests = host.instance(), host.requests(6)
     os_acc.plug(instance, requests)
-    together = threading.Barrier(6, timeout=30)
+    together = threading.Barrier(6, timeout=300)
     host.calls.on('unprepareVAN', lambda van: together.wait())
     assert os_acc.unplug(instance) == 6
     assert host.states() == {}
@@ -243,7 +243,7 @@ def test_an_interruption_while_device_halves_are_released(host, interruptible):
 
     instance, requests = host.instance(), host.requests(2)
     os_acc.plug(instance, requests)
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=300)
 
     def unprepare(van):
         if together.wait() == 0:
