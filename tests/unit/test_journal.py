@@ -732,7 +732,7 @@ def test_a_writer_waits_for_another(opened):
             time.sleep(0.2)
             assert not waiting.done()
             db.execute('COMMIT')
-            waiting.result(timeout=5)
+            waiting.result(timeout=300)
     assert len(opened.entries()) == 1
 
 

@@ -355,11 +355,11 @@ def test_waiting_for_a_thread_that_writes_has_an_end(connection, state_path):
         connection.before_commit = staticmethod(wait)
         with futures.ThreadPoolExecutor(1) as pool:
             writing = pool.submit(made.add, [make_entry()])
-            assert begun.wait(30)
+            assert begun.wait(300)
             with pytest.raises(exception.JournalBusy, match=r'0\.2'):
                 made.add([make_entry()])
             end.set()
-            assert writing.result(30) is None
+            assert writing.result(300) is None
         assert len(made.entries()) == 1
 
 
@@ -371,7 +371,7 @@ def test_readers_do_not_wait_for_a_writer_of_this_process(opened):
         assert len(opened.entries()) == len(opened.handles()) + 1 == 1
         # The writer waits still, and its wait has an end.
         assert not writing.done()
-    assert writing.result(5) is None
+    assert writing.result(300) is None
     assert len(opened.entries()) == 2
 
 

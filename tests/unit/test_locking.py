@@ -444,11 +444,11 @@ def test_a_fork_does_not_inherit_what_another_thread_holds(tmp_path):
     def hold():
         with locks.instance('i'):
             holding.set()
-            done.wait(10)
+            done.wait(300)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert holding.wait(5)
+    assert holding.wait(300)
     pid = os.fork()
     if pid == 0:
         try:
