@@ -79,7 +79,10 @@ class Drivers:
                     method, [claim], by=self.running[by].registration
                 ).values()
             except grpc.RpcError as err:
-                return err.code().name, ()
+                # A busy machine: the kubelet asks again.
+                if err.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    continue
+                return err.code().name, []
             if ' goes on: ' not in answer.error or time.monotonic() > end:
                 break
         return answer.error, [
@@ -207,5 +210,6 @@ def test_one_of_two_ends_in_the_middle(drivers, number):
         # What the killed one has left is gone, and both are registered.
         assert len(list(drivers.kubelet.registry.iterdir())) == 2
     other = drivers.claim('two', *NAMES)
-    assert len(drivers.prepare(other, 'old')[1]) == 2
+    error, ids = drivers.prepare(other, 'old')
+    assert (error, len(ids)) == ('', 2)
     assert drivers.unprepare(other, 'new')[0] == ''
