@@ -744,6 +744,7 @@ def install(
         'nova.compute.utils': {
             'add_instance_fault_from_exc': records.add_instance_fault_from_exc
         },
+        'nova.compute.vm_states': {'ERROR': 'error'},
         'nova.objects': {'Migration': records, 'Instance': records},
         'nova.context': {
             'get_nova_service_user_context': service_context,

@@ -288,6 +288,23 @@ def test_live_the_target_attaches(site, live, booted):
     assert all(e.live for e in os_acc._host.journal.entries(booted.uuid))
 
 
+def test_live_the_target_does_not_attach(site, live, booted):
+    moved = Live(site, booted)
+    moved.offer()
+    site.driver.destroy(None, booted, [])
+    moved.check()
+    moved.prepare()
+    site.fails('plug', exception.HypervisorError(what='x', reason='no slot'))
+    site.driver.post_live_migration_at_destination(None, booted, [])
+    assert booted.vm_state == 'error'
+    assert 'no slot' in site.records.faults[0]
+    assert states(booted) == ['incoming'] * 2
+    # A hard reboot prepares what Placement has allocated anew.
+    site.host.calls.on('plug', None)
+    site.driver.reboot(None, booted, [], 'HARD')
+    assert states(booted) == ['plugged'] * 2
+
+
 def test_live_a_failed_target_prepares_nothing(site, live, booted):
     moved = Live(site, booted)
     moved.offer()

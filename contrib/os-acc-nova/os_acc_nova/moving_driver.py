@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nova.compute import utils as compute_utils
+from nova.compute import vm_states
 from nova.virt.libvirt import driver
 
 from os_acc import objects
@@ -265,7 +266,11 @@ class MovingDriver(driver.LibvirtDriver):
         block_migration: Any = False,
         block_device_info: Any = None,
     ) -> None:
-        """Attach the prepared accelerators to the guest."""
+        """Attach the prepared accelerators to the guest.
+
+        If it fails, the instance is in ERROR, with the cause as its fault.
+        After an exception here, Nova would keep the source's allocation.
+        """
         super().post_live_migration_at_destination(
             context,
             instance,
@@ -273,4 +278,9 @@ class MovingDriver(driver.LibvirtDriver):
             block_migration,
             block_device_info,
         )
-        live_moves.switch(instance)
+        try:
+            live_moves.switch(instance)
+        except errors.AcceleratorPlugFailure as err:
+            compute_utils.add_instance_fault_from_exc(context, instance, err)
+            # Nova saves the instance next.
+            instance.vm_state = vm_states.ERROR
