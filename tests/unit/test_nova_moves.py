@@ -300,7 +300,7 @@ def test_live_the_target_does_not_attach(site, live, booted):
     assert 'no slot' in site.records.faults[0]
     assert states(booted) == ['incoming'] * 2
     # A hard reboot prepares what Placement has allocated anew.
-    site.host.calls.on('plug', None)
+    site.host.calls.on('plug', lambda van: None)
     site.driver.reboot(None, booted, [], 'HARD')
     assert states(booted) == ['plugged'] * 2
 
