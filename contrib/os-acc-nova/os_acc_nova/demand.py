@@ -22,8 +22,6 @@ import sys
 import threading
 from typing import Any
 
-from nova import context as nova_context
-from nova.scheduler.client import report
 import oslo_messaging
 
 import os_acc
@@ -176,6 +174,10 @@ def _get(path: str, version: str) -> Mapping[str, Any]:
 
     :raises RemoteServiceError: if it does not answer as expected
     """
+    # Nova is imported by what needs it: its entry points load without it.
+    from nova import context as nova_context
+    from nova.scheduler.client import report
+
     answer = report.report_client_singleton().get(
         path,
         version=version,
