@@ -192,12 +192,12 @@ def called(row: sqlite3.Row) -> str:
         any other instance, or if the row is unreadable
     """
     uuid: str = row['instance_uuid']
-    if f'"{instance_names.HOST}' not in row['instance']:
-        return uuid  # most instances are guests
-    with contextlib.suppress(Exception):
-        name = json.loads(row['instance'])['versioned_object.data']['name']
-        return instance_names.host_service(uuid, name) or uuid
-    return uuid
+    name = None
+    # Most instances are guests, which need no decoding.
+    if f'"{instance_names.HOST}' in row['instance']:
+        with contextlib.suppress(Exception):
+            name = json.loads(row['instance'])['versioned_object.data']['name']
+    return instance_names.host_service(uuid, name) or uuid
 
 
 def _busy(

@@ -199,7 +199,7 @@ def test_a_damaged_file_stops_no_other_claim(node):
     (data / 'lost+found').mkdir()
     damaged = {first['metadata']['uid'], 'lost+found'}
     (data / first['metadata']['uid'] / 'spec.json').write_text('')
-    failed = str(node_module.restore(node.described))
+    failed = str(node_module.restore(node.described, node.locks))
     assert {uid for uid in damaged if uid in failed} == damaged
     assert read(node, ids[2:]).items() <= before.items()
     node.kubelet.prepared.clear()
