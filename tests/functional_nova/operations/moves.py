@@ -80,6 +80,8 @@ class MovesTest(base.OperationsTest):
             return found is not None and bool(found.isActive())
 
         def attach_to_guest(libvirt: Any, van: Any, seconds: float) -> None:
+            # What is attached already stays so.
+            domain(van.instance_uuid).detachDevice(van.guest_config)
             domain(van.instance_uuid).attachDevice(van.guest_config)
 
         def detach_from_guest(
