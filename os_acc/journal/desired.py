@@ -34,7 +34,7 @@ class Desired:
     settled: str | None = None
 
     def devices_of(self, part: str, also_let_go: bool = True) -> list[str]:
-        """The devices that os-acc sets up ahead of time.
+        """List the devices that the document sets up ahead of time.
 
         :param part: of the document: vgpus, work_queues or mdevs
         :param also_let_go: also those of an earlier document, until that is

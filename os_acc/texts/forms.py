@@ -102,7 +102,7 @@ def uuid(text: str) -> str | None:
 
 
 def function_id(function_id: str | None) -> str:
-    """Give the one form in which ids are compared.
+    """Return the form of a function ID by which IDs are compared.
 
     :param function_id: a UUID in any form that uuid() knows, or a name
     :returns: it in lower case and without hyphens; '' for None

@@ -123,7 +123,10 @@ def test_a_notification_leads_to_demand(nova, monkeypatch):
         done.release()
 
     monkeypatch.setattr(nova.demand.Endpoint, 'error', error)
-    drain = lambda self, *args: drained.release()  # noqa: E731
+
+    def drain(self, *args):
+        drained.release()
+
     for name in ('info', 'error'):
         monkeypatch.setattr(nova.demand.Drain, name, drain)
     started = [

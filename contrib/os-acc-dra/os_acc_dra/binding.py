@@ -88,9 +88,9 @@ class Binder:
         self._server, self._driver, self._node = server, driver, node
         self._directory, self._work, self._acts = directory, work, acts
         self._guard = threading.Lock()
-        # The UIDs of the claims that are worked on, and those of the claims
-        # that were prepared and that the kubelet may not know yet.
+        # The UIDs of the claims that a thread works on now.
         self._busy: set[str] = set()
+        # The claims that were prepared before the kubelet asked, by UID.
         self._early: dict[str, claims_module.Reference] = {}
 
     def repeat(self, ended: threading.Event, period: float) -> None:

@@ -200,7 +200,7 @@ def _write(path: str, body: Mapping[str, Any]) -> None:
     with open(new, 'w', encoding='utf-8') as file:
         json.dump(body, file)
         os.fchmod(file.fileno(), 0o644)
-        # The power may fail: the name must not get a file without content.
+        # Otherwise a power failure could leave an empty file of this name.
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)

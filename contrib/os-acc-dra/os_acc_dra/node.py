@@ -100,7 +100,7 @@ class Node:
     def _turn(
         self, wanted: claims.Reference, worker: workers.Worker
     ) -> Iterator[None]:
-        """Work on a claim alone, and on few claims at the same time."""
+        """Lock a claim, and wait while too many others are worked on."""
         worker.say(
             'waits for another process of this driver that works on the claim'
         )

@@ -100,6 +100,7 @@ class Process:
         """Lock a file, unless another process has locked it."""
         if path in self._locks:
             return True
+        # It stays open: the lock ends with the process.
         file = open(path, 'w')  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

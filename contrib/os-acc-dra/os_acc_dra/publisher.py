@@ -169,7 +169,7 @@ class Publisher:
         return slices_module.Inventory.of(found, exclusions, held)
 
     def _discover(self, is_published: bool) -> dict[str, offers.Offer] | None:
-        """What can be offered; None: unknown.
+        """List what this node can offer; None: it is not known.
 
         Nothing is withdrawn because a driver of os-acc has failed.
         """

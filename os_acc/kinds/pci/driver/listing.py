@@ -30,6 +30,10 @@ from os_acc.spec import parts as spec_parts
 
 PREFIX = 'CUSTOM_PCI_'
 
+LOG = logging.getLogger(__name__)
+
+Part = spec_parts.Part
+
 
 def kind_of(
     function: pci.Function, spec: device_spec.Spec, vf: bool | None = None
@@ -165,11 +169,6 @@ def custom(text: str) -> str:
 
 
 # Why entries of device_spec that could serve a request offer nothing.
-
-
-LOG = logging.getLogger(__name__)
-
-Part = spec_parts.Part
 
 
 def refused(
