@@ -20,6 +20,7 @@ from typing import Any
 import uuid
 
 from os_acc import objects
+from os_acc.state import atomic_file
 from os_acc_dra import attributes
 from os_acc_dra import claims
 
@@ -195,12 +196,4 @@ def _body(
 
 
 def _write(path: str, body: Mapping[str, Any]) -> None:
-    """Write a file in one step."""
-    new = os.path.join(os.path.dirname(path), f'.{os.path.basename(path)}.new')
-    with open(new, 'w', encoding='utf-8') as file:
-        json.dump(body, file)
-        os.fchmod(file.fileno(), 0o644)
-        # Otherwise a power failure could leave an empty file of this name.
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
+    atomic_file.write(path, json.dumps(body), 0o644, 0o755)
