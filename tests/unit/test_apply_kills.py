@@ -8,6 +8,7 @@ import json
 
 import applied
 import described
+import described_parts
 import idxd_model
 import pytest
 
@@ -16,18 +17,24 @@ from os_acc.programming import hooks
 
 PF, OTHER = applied.PFS
 ONE = (
-    {PF: (2, 0), described.NIC: (2, 1)},
+    {PF: (2, 0), described_parts.NIC: (2, 1)},
     (558, {0, 1}),
-    {described.DSAS[0]: (2, 1, True), described.DSAS[1]: (1, 1, True)},
+    {
+        described_parts.DSAS[0]: (2, 1, True),
+        described_parts.DSAS[1]: (1, 1, True),
+    },
     {'mtty-1': 2},
     {described.FILES[0]},
     {('fpga', '0'): 'aes'},
     ({('card', ''): {'project': 'one'}}, {'aes': {}}),
 )
 TWO = (
-    {PF: (3, 0), OTHER: (1, 0), described.NIC: (2, 2)},
+    {PF: (3, 0), OTHER: (1, 0), described_parts.NIC: (2, 2)},
     (559, {1, 2}),
-    {described.DSAS[0]: (3, 2, True), described.DSAS[1]: (1, 1, False)},
+    {
+        described_parts.DSAS[0]: (3, 2, True),
+        described_parts.DSAS[1]: (1, 1, False),
+    },
     {'mtty-1': 1, 'mtty-2': 1},
     {described.FILES[1]},
     {('fpga', '0'): 'sha', ('card', ''): 'aes'},
