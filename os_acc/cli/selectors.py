@@ -106,7 +106,7 @@ def check_count(instance: str, number: int, vans: objects.VANList) -> None:
             subject=f'instance {instance}',
             field='count',
             value=number,
-                        expected=f'at least {number + len(more)}, as many as it has. '
+            expected=f'at least {number + len(more)}, as many as it has. '
             f'Unplug the others first: os-acc unplug {instance} '
             + ' '.join(f'--van {uuid}' for uuid in more),
         )
