@@ -381,7 +381,7 @@ def test_threads_that_end_leave_no_connections(opened):
         barrier = threading.Barrier(12)
 
         def work(at=barrier):
-            at.wait(10)
+            at.wait(300)
             opened.add([make_entry()])
             opened.entries()
 
@@ -389,7 +389,7 @@ def test_threads_that_end_leave_no_connections(opened):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(300)
     links = [
         os.readlink(os.path.join(descriptors, name))
         for name in os.listdir(descriptors)
