@@ -308,8 +308,8 @@ def test_an_interrupt_after_a_commit_that_failed(connection, opened):
 def test_an_interrupted_write_is_not_done_later(connection, opened):
     """Its caller may have undone it by then."""
     begin, commit = threading.Event(), threading.Event()
-    connection.before_begin = staticmethod(lambda: begin.wait(10))
-    connection.before_commit = staticmethod(lambda: commit.wait(10))
+    connection.before_begin = staticmethod(lambda: begin.wait(120))
+    connection.before_commit = staticmethod(lambda: commit.wait(120))
     connection.fail = KeyboardInterrupt()
 
     def handler(*_):
