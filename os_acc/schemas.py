@@ -31,7 +31,7 @@ def check(schema: Mapping[str, Any], found: Any, place: Place) -> None:
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema)
-    # A key that is misspelled is told before the one that is missing for it.
+    # A misspelled key is reported before the required key that it should be.
     for error in sorted(validator.iter_errors(found), key=_order):
         keys = list(error.absolute_path)
         if error.validator == 'additionalProperties':

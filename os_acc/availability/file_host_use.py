@@ -93,7 +93,7 @@ def _block(
         return refusals.MOUNTED.say(name=node.path, place=mounted)
     if place.directory is None:
         return None
-    # The same one may be here twice, by another adapter.
+    # The same disk may be here twice, through another adapter.
     directories = [place.directory, *snapshot.same_as(place.directory)]
     names = [
         name

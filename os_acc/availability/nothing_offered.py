@@ -194,7 +194,7 @@ class _Look:
 def _likely(
     spec: device_spec.Spec, found: list[Nothing], named: int
 ) -> list[Nothing]:
-    """Leave out the devices that the entry hardly means.
+    """Leave out the devices that the entry probably does not mean.
 
     An entry for all vGPUs of a vendor also names the sound functions of the
     cards. If it offers something, they are left out.

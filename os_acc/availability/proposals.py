@@ -3,7 +3,7 @@
 """Entries of device_spec that could be of use on this host.
 
 The operator decides: a class code does not say whether a function is meant for
-guests. Never proposed is what the host itself uses.
+guests. What the host itself uses is never proposed.
 """
 
 from __future__ import annotations

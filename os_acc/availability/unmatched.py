@@ -18,7 +18,7 @@ from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
-# So many addresses are named in a text.
+# The maximum number of addresses that a text names.
 _MOST = 4
 
 

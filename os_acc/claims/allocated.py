@@ -110,7 +110,7 @@ class Holders(vans.Vans):
         )
 
     def of_others(self, van_uuid: str) -> bool:
-        """Whether a VAN but this one has or requests a handle."""
+        """Whether a VAN other than this one has or requests a handle."""
         return any(
             each.van_uuid != van_uuid for each in self._by_handle.values()
         )
@@ -182,11 +182,11 @@ def _slot(address: str) -> str:
 #: identity does not name.
 _ANYWHERE = ('file/', 'drc/')
 
-#: Stands for what no name tells: see _is_named().
+#: Stands for every node of another kind: see _is_named().
 _UNNAMED = '*'
 
-# Of which a VAN that claims them names a part in its handle or its device, or
-# is near it in a way that is known here.
+# The kinds of nodes that this module can derive from the names in a VAN's
+# handle and device.
 _NAMED = frozenset(
     {
         'PCI function',
@@ -319,7 +319,7 @@ class _Names(NamedTuple):
 
 
 def _named(row: facts.Row) -> _Names:
-    """What handle and device name, without a look at the host."""
+    """What its handle and device name, without a look at the host."""
     if row.handle.startswith(_ANYWHERE):
         return _Names({''}, set())
     own = row.handle.partition('/')[2]
@@ -340,7 +340,7 @@ class _Rows:
                     found.setdefault(name, []).append(number)
 
     def near(self, names: _Names) -> set[int]:
-        """The rows that something with names may meet."""
+        """The rows that may conflict with these names."""
         found = set[int]()
         for name in names.whole:
             found.update(self._whole.get(name, ()), self._part.get(name, ()))
@@ -352,8 +352,8 @@ class _Rows:
 def _is_named(node: conflict.Resource) -> bool:
     """Whether names tell which VANs may claim a node.
 
-    If not, each VAN is asked what it claims: a kind of node that nobody has
-    described here takes time, and no device is given to two.
+    If not, the claims of all VANs are looked at: an unknown kind of node costs
+    time, but no device is given to two VANs.
     """
     return node.kind in _NAMED
 

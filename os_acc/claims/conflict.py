@@ -78,7 +78,7 @@ class Held:
 
 
 def conflicts(wanted: Holding, held: Iterable[Holding]) -> Iterator[Conflict]:
-    """Ask Held once."""
+    """See Held.conflicts(), for one question."""
     return Held(held).conflicts(wanted)
 
 
@@ -110,7 +110,7 @@ class Resource:
     within: Resource | None = dataclasses.field(default=None, compare=False)
 
     def above(self) -> Iterator[Resource]:
-        """The nodes in which it is, the next one first."""
+        """The nodes in which it is, the nearest one first."""
         found = self.within
         while found is not None:
             yield found

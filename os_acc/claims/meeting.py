@@ -155,7 +155,7 @@ class Meeting:
 
     @property
     def in_common(self) -> reasons.Reason:
-        """What both have in common, for who does not know the kinds."""
+        """What both have in common, for callers that do not know the kinds."""
         return self._common(self.conflicts[0])
 
     def _common(self, found: conflict.Conflict) -> reasons.Reason:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the rules ask about VANs: who has a device, and whom that excludes.
+"""What the rules need to know of VANs: who has a device, whom that excludes.
 
 Root has no journal. For it, and for a caller without one, there are no VANs:
 see Vans. With a journal, allocated.Holders answers.
@@ -57,7 +57,7 @@ class Holder(Protocol):
 
     @property
     def called(self) -> str:
-        """What texts call the instance: its UUID, or such as host:ovs."""
+        """The name of the instance in texts: its UUID, or such as host:ovs."""
 
 
 class Met(Protocol):

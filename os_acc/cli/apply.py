@@ -118,9 +118,9 @@ class Apply(base.Command, listing.Listing):
     def _apply(
         self, document: dict[str, Any], seconds: float | None
     ) -> objects.ApplyReport:
-        """Apply a document until nobody is in the way, or time is over.
+        """Apply a document until no device is in use, or the time has passed.
 
-        What has failed would fail again, so it ends the wait.
+        A step that has failed would fail again, so it ends the wait.
         """
         done = objects.ApplyReport()
 

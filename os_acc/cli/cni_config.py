@@ -240,7 +240,7 @@ def version_of(fields: Any) -> str:
 
 
 def asked_version(fields: Any) -> str:
-    """The version of a question for the versions: the answer has the same."""
+    """The version of a request for the versions; the answer has the same."""
     found = fields.get('cniVersion') if isinstance(fields, dict) else None
     if isinstance(found, str) and _VERSION.fullmatch(found):
         return found

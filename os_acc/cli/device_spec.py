@@ -192,7 +192,7 @@ class DeviceDeny(_Change):
         kept = notes.forget_unused(
             name,
             lambda part: bool(
-                _of(holders, part) or _goes_along(holders, part)
+                _of(holders, part) or _may_be_companion(holders, part)
             ),
             journal.identity() if journal.exists() else '',
             self._is_lost,
@@ -207,7 +207,7 @@ class DeviceDeny(_Change):
         self._say(f'{name} is not offered')
 
     def _is_lost(self, other: holder.Holder | None) -> bool:
-        """Whether a journal is lost, and not only said to be."""
+        """Whether a journal is really lost, not only said to be."""
         return self._lost and (other is None or not _is_there(other))
 
 
@@ -341,7 +341,7 @@ def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
     return found if whole is None or whole in found else [whole, *found]
 
 
-def _goes_along(holders: allocated.Holders, name: str) -> bool:
+def _may_be_companion(holders: allocated.Holders, name: str) -> bool:
     """Whether it may be the companion of a function that a VAN has."""
     function = pci.find(name) if pci.is_address(name) else None
     return (

@@ -27,7 +27,7 @@ import wcwidth
 
 _SHORTEST_UUID = 8
 
-# The width of a terminal that does not tell it, and the least that is used.
+# The width of a terminal that does not report it, and the minimum.
 _USUAL = 80
 _LEAST = 20
 
@@ -67,7 +67,7 @@ def width(stream: TextIO, wanted: int = 0, fit: bool = False) -> int | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """The width of the terminal of a stream; COLUMNS goes first."""
+    """The width of a stream's terminal; COLUMNS takes precedence."""
     if (wanted := os.environ.get('COLUMNS', '')).isdecimal():
         return max(int(wanted), _LEAST)
     try:

@@ -2,9 +2,9 @@
 
 """Does the steps towards the state that a document describes.
 
-The document is written to the journal before the first step, so that what a
-crash, a reboot or a user of a device has kept from being done is done later:
-see again().
+The document is written to the journal before the first step, so that a step
+that a crash, a reboot or a user of a device has prevented is done later: see
+again().
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from os_acc.objects import report as results
 
 LOG = logging.getLogger(__name__)
 
-# The parts of which os-acc undoes what the document has no more.
+# The parts for which os-acc undoes what the document no longer has.
 _AHEAD = (vgpus.PART, work_queues.PART, mdevs.PART)
 
 
@@ -92,10 +92,10 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
 
     It is for initialize(), and for os_acc.apply_again(): after a reboot, after
     a crash, and if something was in the way. Nothing is raised, because a
-    service must be able to start. What has failed in this process is left, so
-    that a device is not programmed in vain every minute.
+    service must be able to start. A step that has failed in this process is
+    not repeated, so that a device is not programmed in vain every minute.
 
-    :returns: None: there was nothing to do, or another process is at it
+    :returns: None: there was nothing to do, or another process is doing it
     """
     try:
         if _unsettled(host) is None:
@@ -197,7 +197,7 @@ def _row(
 ) -> rows.Desired:
     """Make the row of the journal.
 
-    :param let_go: devices that the document may have no more, by their part
+    :param let_go: devices that the document may no longer have, by their part
     """
     made = document.as_object()
     own = rows.Desired(json.dumps(made))
@@ -220,7 +220,7 @@ def _do(step: steps.Step) -> objects.ApplyStep:
 
 
 def _tried(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
-    """Do a step. What it raises does not stop the others."""
+    """Do a step. Its error does not stop the others."""
     try:
         return _do(step)
     except steps.IN_THE_WAY as err:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The mediated devices that are there before an instance requests one.
+"""The mediated devices that exist before an instance requests one.
 
-A request by class gets one of them before a new one is made. It stays when its
-instance has left. Root's record says so. It does not survive a reboot, nor do
-the devices: the document is applied again then.
+A request by class gets one of them before a new one is made. The device stays
+when its instance has left: root's record says so. The record does not survive
+a reboot, nor do the devices: the document is applied again then.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def find(
 
 
 def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
-    """Say that a parent has no room for as many devices of a type."""
+    """Say that a parent has no room for so many devices of a type."""
     kind = mdev_types.type_of(device.parent, device.type)
     return mdev.exhausted(device) if kind.available < number else None
 
@@ -86,7 +86,7 @@ def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
 def _obstacle(
     host: host_module.Host, specs: device_spec.Specs, device: mdev.Mdev
 ) -> exception.ExceptionBase | None:
-    """Why a device cannot be made now, as far as that is seen."""
+    """Why a device cannot be made now, as far as is known."""
     try:
         spec = specs.check_mdev(device.parent, device.type)
         holders = allocated.Holders(
@@ -128,7 +128,7 @@ def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
 
 
 def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
-    """Remove a device that the document has no more, if nobody has it.
+    """Remove a device that the document no longer has, if nobody has it.
 
     :returns: False: it was gone before
     """

@@ -12,8 +12,8 @@ from os_acc import exception
 #: The name of the lock on the document, and on what makes devices as it says.
 LOCK = 'all, to apply a document'
 
-#: What a step raises if somebody is in the way. Another process that holds the
-#: lock of a device will have ended, too.
+#: What a step raises if somebody is in the way. That may pass: another process
+#: that holds the lock of a device ends, too.
 IN_THE_WAY = (
     exception.DeviceBusy,
     exception.DeviceInUseByHost,

@@ -3,8 +3,8 @@
 """The VFs that PFs shall have, by num_vfs of the entries that offer them.
 
 Without a document, os-acc makes the VFs of a PF for the first VAN and removes
-them with the last one. The VFs of a document are there before, and stay. The
-journal says of which PFs, before the VFs are made and until they are removed.
+them with the last one. The VFs of a document exist before, and stay. The
+journal names their PFs from before the VFs are made until they are removed.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _made(host: host_module.Host, pf: str) -> int:
 
 
 def _let_go(host: host_module.Host, pf: str) -> None:
-    """Remove the VFs of a PF that the document has no more."""
+    """Remove the VFs of a PF that the document no longer has."""
     from os_acc.privileged.pci import vfs as privileged
 
     with host.locks.device(pf):
@@ -144,7 +144,7 @@ def _let_go(host: host_module.Host, pf: str) -> None:
                 stay = privileged.remove_vfs(
                     pf, host.conf.os_acc.device_timeout
                 )
-            if stay:  # They are others', who remove them when they want.
+            if stay:  # Others have made them, and remove them when they want.
                 LOG.warning('PF %s keeps its VFs: %s', pf, '; '.join(stay))
         host.journal.keep_vfs(pf, None)
 

@@ -16,7 +16,7 @@ from os_acc.kernel import pci
 
 @dataclasses.dataclass(frozen=True)
 class Mdevs:
-    """Mediated devices that are there before an instance requests one.
+    """Mediated devices that exist before an instance requests one.
 
     :ivar device: the name of their parent
     :ivar type: the name of their type

@@ -21,7 +21,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     try:
         those = reserved.read(host.journal)
     except exception.JournalError:
-        return  # The module state tells it.
+        return  # The module state reports it.
     except exception.InvalidRequest as err:
         yield finding.Finding(
             SUBJECT,

@@ -221,7 +221,7 @@ def _beginning(text: str) -> str:
     return f'{text}%'
 
 
-# Sums of what events tell, for a monitor.
+# Sums over the events, for a monitor.
 #
 # Events are deleted after a while; these sums never are. Each is a number that
 # only grows, as a counter of Prometheus, and has a name and labels. The time
@@ -266,7 +266,7 @@ class Measure(NamedTuple):
 
 
 def add(db: sqlite3.Connection, found: Iterable[Event]) -> None:
-    """Add what events tell to the sums."""
+    """Add events to the sums."""
     sums = collections.defaultdict[tuple[str, tuple[str, ...]], float](float)
     for event in found:
         for name, labels, value in _told(event):

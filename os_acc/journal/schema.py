@@ -159,7 +159,7 @@ MIGRATIONS = [
         PRIMARY KEY (name, labels)
     );
     """,
-    # Tells this journal from others of the host, whatever their paths.
+    # Distinguishes this journal from others of the host, whatever their paths.
     f"""
     CREATE TABLE identity (
         row INTEGER PRIMARY KEY CHECK (row = 1),

@@ -106,7 +106,8 @@ def hand_over(
             if live:
                 plan.check_live(host.extensions.plugin(entry.van.plugin))
             entry.live = live or (again and entry.live)
-        # First how, so that each later moment knows what to attach again.
+        # Write live first, so that after a crash at any later moment it is
+        # known what to attach again.
         host.journal.mark(entries, entries[0].van.state)
         for entry in entries:
             entry.van.state = states.OUTGOING
@@ -213,7 +214,7 @@ def take_back(
     step: steps.Steps,
     runs_with_them: bool = False,
 ) -> None:
-    """Let outgoing VANs be the instance's again, on the source.
+    """Assign outgoing VANs to the instance again, on the source.
 
     What was detached is attached again. If the guest has ended meanwhile, it
     gets the devices at its next start.
@@ -235,10 +236,10 @@ def take_back(
 def has_expired(
     host: host_module.Host, entries: Sequence[journal.Entry]
 ) -> bool:
-    """Whether the time is over in which only the caller acts.
+    """Whether migration_timeout has passed. Until then only the caller acts.
 
-    That of the target begins first and ends first: an incoming VAN counts
-    from its creation, and an outgoing one from its last change.
+    The time of the target begins first and ends first: for an incoming VAN it
+    begins with its creation, for an outgoing one with its last change.
     """
     now = timeutils.utcnow(with_timezone=True)
     begun = [
@@ -304,7 +305,7 @@ def _settle(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> None:
-    """Write that VANs are the instance's, in one commit."""
+    """Write that VANs are plugged for the instance, in one commit."""
     vans = [entry.van for entry in entries]
     for van in vans:
         van.state = states.PLUGGED

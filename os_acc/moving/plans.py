@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the target host of a migration must give: written, and read again.
+"""What the target host of a migration must provide: written and read.
 
 The source writes the plan, and the target reads it. It comes over a network,
 so that each value is checked like any other input.
@@ -236,7 +236,11 @@ def _check_accelerator(
     if found.obstacle is not None:
         _refuse([*keys, 'obstacle'], found.obstacle, 'None: it cannot move')
     if request.uuid != found.uuid:
-        _refuse([*asked, 'uuid'], request.uuid, f'{found.uuid}, as of the VAN')
+        _refuse(
+            [*asked, 'uuid'],
+            request.uuid,
+            f'{found.uuid}, the UUID of the VAN',
+        )
     try:
         if request.bitstream is not None:
             reference.parse(request.bitstream)

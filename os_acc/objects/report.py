@@ -45,8 +45,8 @@ class RecoveryReport(base.VersionedObject):
         # and are no longer in the journal.
         'released': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # VANs that were plugged before a reboot of the host. Their devices
-        # have been prepared again. Also those of a migration that are the
-        # instance's from now on.
+        # have been prepared again. Also VANs of a migration that were assigned
+        # to the instance.
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # VANs that could not be released or prepared again. The error of
         # each VAN says why; the next recover() tries again.

@@ -148,7 +148,7 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         found += listed.unknown(examined.devices)
         for fault in examined.faults:
             faults.setdefault(fault, []).append(repr(name))
-    # An option that cannot be read stops every driver: it is said once.
+    # An option that cannot be read stops every driver: report it once.
     errors = [
         f'driver{"s" if len(names) > 1 else ""} {", ".join(names)}: {fault}'
         for fault, names in faults.items()

@@ -187,8 +187,8 @@ def _count(part: Part, allocated: Collection[str]) -> Inventory:
     made = Inventory()
     for each in part.handles:
         if device.mdev_types and each.holder is None:
-            # A mediated device that no VAN has is of somebody else, unless
-            # it is kept back: os-acc makes a new one for each request.
+            # A mediated device that no VAN has belongs to somebody else,
+            # unless it is kept back: os-acc makes a new one for each request.
             counts = each.state == device_objects.RESERVED
         else:
             counts = each.state in (

@@ -29,7 +29,7 @@ CONF = cfg.CONF
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A PCI function, no VF, as it was before the programming.
+    """A PCI function other than a VF, as it was before the programming.
 
     :ivar inode: of its directory in sysfs; None: it was not there
     :ivar vfs: how many VFs it had
@@ -114,7 +114,7 @@ def _missing(address: str, seen: Seen, seconds: float) -> str:
 
 
 def _make_vfs(pf: str, number: int, seconds: float) -> None:
-    """Make the VFs of a PF again, or wait for who has made them before."""
+    """Make the VFs of a PF again, or wait for the service that makes them."""
     from os_acc.privileged.pci import vfs as privileged_vfs
 
     if not sriov.count(pf):

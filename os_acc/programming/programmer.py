@@ -37,7 +37,7 @@ class Programmer:
 
     @property
     def time_limit(self) -> float:
-        """Seconds after which program() has ended: others wait so long."""
+        """Seconds after which program() has ended; others wait that long."""
         limit: float = CONF.os_acc.program_timeout
         return limit
 

@@ -52,7 +52,7 @@ def leave(van: objects.VAN) -> None:
 
 
 def chip_replaced(van: objects.VAN, chip: chips.Chip | None) -> bool:
-    """Say whether another card is at the address than the VAN was given.
+    """Say whether the card that the VAN was given was replaced.
 
     :param chip: the chip that is there now; None: the device has none
     """

@@ -102,7 +102,7 @@ class Specs:
     def may_name(self, address: str) -> bool:
         """Whether an entry may name a function of which nothing can be read.
 
-        It does so by the address, or by what only the function itself tells.
+        It does so by the address, or by what only the function itself shows.
         """
         unknown = pci.Function(address, '', '', 0, '', None, frozenset())
         return any(

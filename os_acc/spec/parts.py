@@ -4,8 +4,8 @@
 
 An entry whose keys name parts of a device never offers the device as a whole:
 not even while the device has no such parts, as after a reset of its firmware
-or before its driver is loaded. Whatever may give out a whole PCI function asks
-offers_whole().
+or before its driver is loaded. Code that may give out a whole PCI function
+calls offers_whole().
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Says which user may not use a state path, and where the way out is told.
+"""Says which user may not use a state path, and where the remedy is described.
 
 The users of a shared directory are trusted equally: who can write to the
 journal can make os-acc act on the devices that device_spec offers.
@@ -80,7 +80,7 @@ def refusal(place: str) -> str:
 
 
 def belongs_to_another(path: str) -> bool:
-    """Say whether root would have to be another user to use a directory.
+    """Say whether root would have to become another user to use a directory.
 
     What root makes in it belongs to root, unless the directory is shared.
     """
@@ -91,7 +91,7 @@ def belongs_to_another(path: str) -> bool:
 
 
 def become_owner(path: str) -> None:
-    """As root, go on as the user that a directory belongs to, for good.
+    """As root, become the owner of a directory for the rest of the process.
 
     :raises OSError: if that is not possible
     """

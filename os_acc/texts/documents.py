@@ -2,8 +2,8 @@
 
 """JSON that a person has written, read strictly. For YAML see yaml_documents.
 
-Readers of JSON and YAML keep the last of two equal keys without a word. In an
-entry that denies a device, this would offer the device.
+Readers of JSON and YAML silently keep the last of two equal keys. In an entry
+that denies a device, this would offer the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BOM = b'\xef\xbb\xbf'
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(_STRING + r'|[{}\[\],:]')
 TOO_DEEP = 'it is nested too deeply'
-#: No document of ours has ten levels. Python's limit is not enough: what is
+#: No document of os-acc has ten levels. Python's limit is not enough: what is
 #: done with the value later may need more of the stack.
 DEEPEST = 100
 #: Half a character of UTF-16.
@@ -162,7 +162,7 @@ def at(text: str, place: int) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _WrongNumber(name, 'is none that JSON has')
+    raise _WrongNumber(name, 'does not exist in JSON')
 
 
 def _number(text: str) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from os_acc.texts import documents
 
-#: How many values a document has at most. One of ours has a few thousand.
+#: How many values a document has at most. os-acc's have a few thousand.
 MOST = 100_000
 
 

@@ -45,8 +45,8 @@ def test_what_json_writes_is_read(value):
             ' {"b": "\\"a\\":",\n  "a": {"a": 1}, "a": 2}]',
             "'a' is there twice at line 3, column 18",
         ),
-        ('{"a": NaN}', 'NaN is none that JSON has at line 1, column 7'),
-        ('{"a":\n [-Infinity]}', 'Infinity is none that JSON has at line 2'),
+        ('{"a": NaN}', 'NaN does not exist in JSON at line 1, column 7'),
+        ('{"a":\n [-Infinity]}', 'Infinity does not exist in JSON at line 2'),
         (
             '{"1e999": "1e999",\n "a": 1e999}',
             '1e999 is too large at line 2, column 7',

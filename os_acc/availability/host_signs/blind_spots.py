@@ -179,7 +179,7 @@ def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 #: Where the ways are read, for the documentation: the kernel file, the way
-#: that it tells, and since when.
+#: that it shows, and since when.
 WAYS = (
     (
         '/sys/class/block/NAME, /sys/class/net/NAME',

@@ -31,8 +31,8 @@ Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
 T = TypeVar('T')
 
-#: Asked by kind: host, function, interface, block device; each in this order.
-#: A module of signs adds its own.
+#: They are checked by kind: host, function, interface, block device; within a
+#: kind in this order. Each module of signs adds its own.
 SIGNS: tuple[sign.Sign, ...] = (
     *console_signs.SIGNS,
     *function_signs.SIGNS,
@@ -102,7 +102,7 @@ def _said(
     host: Snapshot,
     subject: T,
 ) -> Sequence[Reason]:
-    """What a sign says of a block device, an interface or a function."""
+    """What a sign says about a block device, an interface or a function."""
     try:
         reason = find(host, subject)
     except (OSError, ValueError) as err:

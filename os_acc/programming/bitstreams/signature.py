@@ -42,7 +42,7 @@ class Signature:
     def check(self, path: str) -> None:
         """Verify the signature of a file. It can be called once.
 
-        :raises BitstreamError: if the file was not signed so
+        :raises BitstreamError: if the signature does not match the file
         """
         from cryptography import exceptions
 
@@ -66,7 +66,7 @@ def of_image(
     :param auth: the plugin of keystoneauth that authenticates to the key
         manager
     :param label: the name of the bitstream in errors
-    :returns: None if verify_signatures does not demand that it is verified
+    :returns: None if verify_signatures does not require its verification
     :raises BitstreamError: if the image must have a signature and has none,
         if the signature is incomplete, or if its certificate is unavailable
         or not trusted
