@@ -159,9 +159,9 @@ def _difference(report: objects.ApplyReport) -> Iterable[str]:
 
 
 class Export(base.Command):
-    """Print the document of the state that this host has now.
+    """Print the present state of this host's devices as a document.
 
-    os-acc apply reads it. The command changes nothing.
+    os-acc apply can read it. The command changes nothing.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

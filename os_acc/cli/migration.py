@@ -173,9 +173,9 @@ class MigrationFinish(_Settle):
         parser.add_argument(
             '--handed-over',
             action='store_true',
-            help='on the target, although its guest does not run there: '
-            'os-acc migration list on the source shows that the source has '
-            'handed it over',
+            help='on the target: finish it although the guest does not run '
+            'there, because os-acc migration list on the source shows that '
+            'the source has handed it over',
         )
         return parser
 

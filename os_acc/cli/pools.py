@@ -22,7 +22,7 @@ class Pools(base.Command, listing.Listing):
 
     Wanted is the number of regions that shall hold the function and be free
     now. With --keep, idle regions are first programmed until each pool has the
-    wanted number: run it by a timer. Without it, nothing is changed.
+    wanted number: run it from a timer. Without it, nothing is changed.
     """
 
     creates = True
