@@ -73,18 +73,18 @@ class Exclusion:
 
     def show(self, devices: Iterable[objects.Device]) -> None:
         """Mark handles as not free that VANs of other devices exclude."""
-        those = list(devices)
+        listed = list(devices)
         known = self._known(
             sum(
                 each.state == device_objects.FREE
-                for device in those
+                for device in listed
                 for each in device.handles
             )
         )
         if not known:
             return
         accelerators = _Accelerators(self._specs)
-        for device in those:
+        for device in listed:
             changed = False
             for each in device.handles:
                 if each.state == device_objects.FREE:

@@ -69,12 +69,14 @@ def types(
 
     :param name: of the device that has them
     """
-    there = [kind.name for each in parents for kind in mdev_types.types(each)]
-    if not any(map(spec.allows_mdev, there)):
+    present = [
+        kind.name for each in parents for kind in mdev_types.types(each)
+    ]
+    if not any(map(spec.allows_mdev, present)):
         yield Obstacle.of(
             f'mdev parent {name}',
             entry_refusals.MDEV_OTHER_TYPES.say(
-                present=', '.join(dict.fromkeys(there)) or 'none',
+                present=', '.join(dict.fromkeys(present)) or 'none',
                 wanted=', '.join(spec.mdev_types) or 'any',
             ),
         )
@@ -82,9 +84,9 @@ def types(
 
 def _whole(card: Card) -> Iterator[Obstacle]:
     # While a PF has VFs, they are given out and the PF is not.
-    given = card.vfs or card.functions
-    if all(map(vgpu.is_place, given)):
-        yield from _vgpu_types(card, given)
+    handed_out = card.vfs or card.functions
+    if all(map(vgpu.is_place, handed_out)):
+        yield from _vgpu_types(card, handed_out)
 
 
 def _vfs(card: Card) -> Iterator[Obstacle]:

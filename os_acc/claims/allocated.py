@@ -76,13 +76,13 @@ class Holders(vans.Vans):
         self._by_device: dict[str, list[Holder]] = {}
         self._by_file: dict[str, list[Holder]] = {}
         self._behind_file: dict[str, Holder] = {}
-        there = [each for each in holders if each.handle is not None]
+        with_handles = [each for each in holders if each.handle is not None]
         self._taken = Taken(
-            lambda: _rows(there, files()),
+            lambda: _rows(with_handles, files()),
             lambda: reader.Reader(specs(), self.is_programmed),
             many,
         )
-        for each in there:
+        for each in with_handles:
             assert each.handle is not None
             self._by_handle[each.handle] = each
             if each.device is not None:
@@ -292,8 +292,8 @@ class Taken:
             if not _is_named(node):
                 found.whole.add(_UNNAMED)
             if nodes.is_in_fpga(node):
-                there = self._known.function(node.name)
-                names += there.chip if there is not None else ()
+                function = self._known.function(node.name)
+                names += function.chip if function is not None else ()
             if claim.mode == conflict.PART:
                 found.part.update(names)
                 continue
@@ -333,10 +333,10 @@ class _Rows:
         self._whole: dict[str, list[int]] = {}
         self._part: dict[str, list[int]] = {}
         for number, names in enumerate(rows):
-            for found, those in zip(
+            for found, named in zip(
                 (self._whole, self._part), names, strict=True
             ):
-                for name in those:
+                for name in named:
                     found.setdefault(name, []).append(number)
 
     def near(self, names: _Names) -> set[int]:

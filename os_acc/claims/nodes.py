@@ -32,13 +32,13 @@ def function(
 
     :param pf: of a VF that may not be there now; None: unknown
     """
-    there = known.function(address)
+    found = known.function(address)
     above: Resource | None = None
     pf = pf_of(known, address, pf)
     if pf != address:
         above = function(known, pf)
-    elif there is not None:
-        for each in there.behind:
+    elif found is not None:
+        for each in found.behind:
             above = Resource('PCI function', each, above)
     return Resource('PCI function', address, above)
 
@@ -48,8 +48,8 @@ def pf_of(known: facts.Facts, address: str, pf: str | None) -> str:
 
     :param pf: as for function()
     """
-    there = known.function(address)
-    return there.parent if there is not None else pf or address
+    found = known.function(address)
+    return found.parent if found is not None else pf or address
 
 
 def whole(address: str) -> Resource:

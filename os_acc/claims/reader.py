@@ -77,12 +77,12 @@ class Reader:
         # Links are enough: what is in its files may be unreadable.
         pf = sysfs.link(f'{path}/physfn') or address
         parents, fpgas = self._chip(pf)
-        there = pci.Function(address, '', '', 0, '', None, frozenset(), pf)
+        found = pci.Function(address, '', '', 0, '', None, frozenset(), pf)
         return facts.Function(
             address,
-            there.parent,
-            there.iommu_group,
-            tuple(there.above),
+            found.parent,
+            found.iommu_group,
+            tuple(found.above),
             parents if fpgas else (),
             fpgas,
         )
@@ -133,8 +133,8 @@ class Reader:
 
     def below(self, address: str) -> list[str]:
         """The VFs of a function, and the functions of its PCI domain."""
-        there = self.function(address)
-        if there is None or there.parent != address:
+        known = self.function(address)
+        if known is None or known.parent != address:
             return []
         none: list[str] = []
         if (found := self._find(address)) is None:

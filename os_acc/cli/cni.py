@@ -169,13 +169,13 @@ class CNILike(base.Command):
                 return
         self.initialize()
         with base.reading() as read:
-            there = {
+            present = {
                 cni_config.Attachment.of(entry.instance_info)
                 for entry in read.entries()
             }
         stale = [
             each
-            for each in there - valid
+            for each in present - valid
             if each is not None and each.network == network
         ]
         codes, texts = set(), []

@@ -256,9 +256,9 @@ def _new_entries(name: str) -> list[dict[str, Any]]:
 
 def _file(path: str) -> file_groups.Accelerator | None:
     """The accelerator that device_spec makes of a device file."""
-    there = device_files.resolve(path) or path
+    resolved = device_files.resolve(path) or path
     for found in file_groups.read(device_spec.load(os_acc.CONF)):
-        if found.path == there:
+        if found.path == resolved:
             return found
     return None
 

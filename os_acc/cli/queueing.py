@@ -157,8 +157,8 @@ class Ticket:
             if since is not None and time.monotonic() - since > LONG:
                 return False
             return any(
-                theirs == name and set(needed) <= set(traits)
-                for theirs, needed in wants
+                wanted == name and set(needed) <= set(traits)
+                for wanted, needed in wants
                 for name, traits in self._wants
             )
         except (ValueError, KeyError, TypeError):

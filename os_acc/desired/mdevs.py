@@ -50,25 +50,25 @@ def find(
     earlier = before.devices_of(PART) if before is not None else []
     done = earlier if before and before.settled == sysfs.boot_id() else []
     wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
-    those = dict.fromkeys([*wanted, *earlier])
-    if not those:
+    names = dict.fromkeys([*wanted, *earlier])
+    if not names:
         return
     specs = offered.specs_after(host.conf, document)
     missing: collections.Counter[tuple[str, str]] = collections.Counter()
-    for name in those:
+    for name in names:
         device = handles.of_name(name)
-        there = mdev.find(device.uuid) == device
-        now = _THERE if there else _MISSING
+        exists = mdev.find(device.uuid) == device
+        now = _THERE if exists else _MISSING
         if name not in wanted:
             users = functools.partial(_users, host, device)
             # Also if it is gone: root may have a record of it.
             act = functools.partial(_let_go, host, device)
             yield steps.Step(PART, name, now, _MISSING, act, users)
-        elif there and name in done:
+        elif exists and name in done:
             yield steps.Step(PART, name, now, now)
         else:
             error = None
-            if not there:
+            if not exists:
                 error = _obstacle(host, specs, device)
                 missing[device.parent, device.type] += 1
                 if error is None:
@@ -137,7 +137,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
     if not os.path.isdir(mdev.parent_directory(device.parent)):
         return False
     with host.locks.device(device.parent):
-        there = mdev.find(device.uuid) is not None
+        existed = mdev.find(device.uuid) is not None
         if users := _users(host, device):
             raise exception.DeviceBusy(
                 device=f'mdev {device.uuid}', reason='; '.join(users)
@@ -151,7 +151,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
             )
     if not done:
         LOG.warning('mdev %s stays: others have made it', device.uuid)
-    return there
+    return existed
 
 
 def _users(host: host_module.Host, device: mdev.Mdev) -> list[str]:

@@ -42,11 +42,11 @@ def find(
 
     :param earlier: the VFs of the earlier document
     """
-    those = sorted({*document.vgpus, *earlier})
-    if not those:
+    vfs = sorted({*document.vgpus, *earlier})
+    if not vfs:
         return
     specs = offered.specs_after(host.conf, document)
-    for vf in those:
+    for vf in vfs:
         now = vgpu.current(vf)
         before = f'vGPU type {now}' if now else _NONE
         if vf not in document.vgpus:

@@ -45,11 +45,11 @@ def find(
     """
     earlier = set(before.devices_of(PART)) if before is not None else set()
     done = earlier if before and before.settled == sysfs.boot_id() else set()
-    those = sorted({*document.work_queues, *earlier})
-    if not those:
+    addresses = sorted({*document.work_queues, *earlier})
+    if not addresses:
         return
     specs = offered.specs_after(host.conf, document)
-    for address in those:
+    for address in addresses:
         device = idxd.find(address)
         now = _text(device)
         if address not in document.work_queues:

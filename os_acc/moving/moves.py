@@ -49,26 +49,26 @@ LOG = logging.getLogger(__name__)
 def prepare(
     host: host_module.Host,
     instance_info: objects.InstanceInfo,
-    given: Any,
+    source_plan: Any,
     migration_uuid: str,
     callback: progress.Callback | None = None,
     requests: Sequence[objects.AcceleratorRequest] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.prepare."""
     call = _Call(host, instance_info, migration_uuid)
-    wanted = plans.read(given, call.instance)
+    wanted = plans.read(source_plan, call.instance)
     chosen = plans.chosen(wanted, requests)
     asked = plan.plan(host, instance_info, chosen, False)
     with call.begun(events.PREPARE, exception.PlugException, callback) as step:
         entries = call.entries()
         half_done = [e for e in entries if e.van.state not in states.WHOLE]
         plug.release_half_done(host, instance_info, half_done, step)
-        there = [e for e in entries if e not in half_done]
-        if there:
-            call.check(there, states.INCOMING, states.PLUGGED)
-            _check_prepared(call, there, wanted, chosen)
-            prepare_module.make_intact(host, there, step, live=False)
-            return _vans(there)
+        existing = [e for e in entries if e not in half_done]
+        if existing:
+            call.check(existing, states.INCOMING, states.PLUGGED)
+            _check_prepared(call, existing, wanted, chosen)
+            prepare_module.make_intact(host, existing, step, live=False)
+            return _vans(existing)
         now = sysfs.boot_id()
         new = [
             plug.new_entry(

@@ -80,18 +80,20 @@ def describe(
     )
 
 
-def read(given: Any, instance_uuid: str) -> list[objects.MigrationAccelerator]:
+def read(
+    source_plan: Any, instance_uuid: str
+) -> list[objects.MigrationAccelerator]:
     """Check a plan.
 
-    :param given: a MigrationPlan, or its primitive
+    :param source_plan: a MigrationPlan, or its primitive
     :param instance_uuid: the instance that it must be of
     :returns: its accelerators
     :raises InvalidRequest: if it is wrong; the error names the field and the
         value, and what was expected
     """
-    if isinstance(given, objects.MigrationPlan):
-        given = given.obj_to_primitive()
-    made = _read(objects.MigrationPlan, given, ['plan'])
+    if isinstance(source_plan, objects.MigrationPlan):
+        source_plan = source_plan.obj_to_primitive()
+    made = _read(objects.MigrationPlan, source_plan, ['plan'])
     if made.instance_uuid != instance_uuid:
         _refuse(
             ['plan', 'instance_uuid'],

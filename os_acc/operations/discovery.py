@@ -227,15 +227,15 @@ def _show_reserved(
     :returns: why that failed, if it did
     """
     try:
-        those = reserved.read(host.journal)
+        reservations = reserved.read(host.journal)
     except exception.ExceptionBase as err:
         return [f'which devices are reserved is unknown: {err}']
-    for device in devices if those else ():
+    for device in devices if reservations else ():
         for each in device.handles:
             if each.state == device_objects.FREE:
                 addresses = reserved.names(device.address, each.handle)
                 each.reason = each.reason or reserved.text(
-                    those, addresses, each.region
+                    reservations, addresses, each.region
                 )
     return []
 

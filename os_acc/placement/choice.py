@@ -119,13 +119,13 @@ def _check_amounts(
 ) -> None:
     total = flavor.amounts(asked)
     for name in sorted(allocated_classes):
-        there = sum(each.get(name, 0) for each in allocated.values())
-        if total[name] != there:
+        amount = sum(each.get(name, 0) for each in allocated.values())
+        if total[name] != amount:
             raise exception.InvalidRequest(
                 subject=f'instance {instance_uuid}',
                 field=f'resources:{name} of its flavor',
                 value=total[name],
-                expected=f'{there}, the amount that Placement has allocated '
+                expected=f'{amount}, the amount that Placement has allocated '
                 "from os-acc's devices on this host; if another provider of "
                 'the host, such as a device of Cyborg, offers this resource '
                 'class too, give it another one',
@@ -149,9 +149,11 @@ def _assign(
     known = {t for each in offered.values() for t in each.traits}
 
     def fits(need: _Need, place: str) -> bool:
-        there = {part.device.address for part in offered[place].parts}
+        addresses = {part.device.address for part in offered[place].parts}
         return need.group.traits & known <= offered[place].traits and all(
-            vans[uuid].device in there for uuid in need.uuids if uuid in vans
+            vans[uuid].device in addresses
+            for uuid in need.uuids
+            if uuid in vans
         )
 
     for wanted in (fits, lambda need, place: True):
@@ -244,8 +246,10 @@ def _request(
     for part in of_class:
         if not traits <= inventory.traits_of(part.device):
             continue
-        those = [van.handle] if van is not None else _free(uuid, part, traits)
-        for handle in those:
+        handles = (
+            [van.handle] if van is not None else _free(uuid, part, traits)
+        )
+        for handle in handles:
             if van is None and handle is not None:
                 if handle.identity in used:
                     continue

@@ -60,17 +60,17 @@ def reenumerate(label: str, before: Mapping[str, Seen]) -> None:
     :raises DeviceError, Timeout: if one does not come back or does not answer,
         or its VFs cannot be made
     """
-    there = {each: seen for each, seen in before.items() if seen.inode}
-    if not there:
+    present = {each: seen for each, seen in before.items() if seen.inode}
+    if not present:
         return
     seconds = CONF.os_acc.device_timeout
-    if all(pci.inode(each) == seen.inode for each, seen in there.items()):
+    if all(pci.inode(each) == seen.inode for each, seen in present.items()):
         from os_acc.privileged.fpga import reenumeration as privileged
 
-        privileged.reenumerate(min(there), seconds)
-    for address, seen in there.items():
+        privileged.reenumerate(min(present), seconds)
+    for address, seen in present.items():
         _wait(label, address, seen, seconds)
-    for address, seen in there.items():
+    for address, seen in present.items():
         if seen.vfs:
             _make_vfs(address, seen.vfs, seconds)
 

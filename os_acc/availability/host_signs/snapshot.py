@@ -95,12 +95,12 @@ class Snapshot:
         """
         found = []
         for name in self._twins(path):
-            there = self.paths[name]
+            twin = self.paths[name]
             if path not in self._keys:
                 disk = os.path.basename(os.path.dirname(path))
                 number = os.path.basename(path).removeprefix(disk)
-                there = f'{there}/{name}{number}'
-            found.append(there)
+                twin = f'{twin}/{name}{number}'
+            found.append(twin)
         return found
 
     def directories(self, path: str) -> list[str]:
