@@ -231,7 +231,7 @@ class LockTimeout(Timeout):
 
 
 class HypervisorError(ExceptionBase):
-    """The hypervisor's management software failed, or did not answer."""
+    """The hypervisor's management API refused a call, or did not answer."""
 
     msg_fmt = '%(what)s: %(reason)s'
 
@@ -296,7 +296,7 @@ class StepFailed(ExceptionBase):
 
 
 class MigrationConflict(ExceptionBase):
-    """A call is not allowed in the state of a migration on this host."""
+    """The state of a migration on this host does not allow a call."""
 
     msg_fmt = 'Migration of instance %(instance)s: %(reason)s'
 

@@ -105,7 +105,7 @@ class Host:
         path = self.journal.path
         return holder.Holder(
             self.journal.identity(),
-            # It only tells people where the journal is.
+            # It is only shown to people, so it may be escaped.
             path if path.isprintable() else ascii(path),
         )
 

@@ -376,7 +376,7 @@ def failure(
 
 
 def is_interruption(err: BaseException | None) -> bool:
-    """Whether err interrupts the caller's thread, and no step has failed.
+    """Whether err interrupts the caller's thread: it is not a step's failure.
 
     Examples are eventlet.Timeout and GreenletExit. KeyboardInterrupt and
     SystemExit in an undo count as failures of that undo.

@@ -84,9 +84,9 @@ def types(
 
 def _whole(card: Card) -> Iterator[Obstacle]:
     # While a PF has VFs, they are given out and the PF is not.
-    handed_out = card.vfs or card.functions
-    if all(map(vgpu.is_place, handed_out)):
-        yield from _vgpu_types(card, handed_out)
+    offered = card.vfs or card.functions
+    if all(map(vgpu.is_place, offered)):
+        yield from _vgpu_types(card, offered)
 
 
 def _vfs(card: Card) -> Iterator[Obstacle]:

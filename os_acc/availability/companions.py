@@ -51,7 +51,7 @@ def main_of(
     """The address of the function of which a function is a companion.
 
     :param spec: the entry of device_spec for the function
-    :returns: None if it is no companion
+    :returns: None if it is not a companion
     """
     if spec is None or not spec.companions or not is_one(function):
         return None

@@ -29,7 +29,7 @@ def vfs_obstacles(
     holders: vans.Vans | None = None,
     spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
-    """Say why a PF without VFs cannot get VFs, or they not be given out.
+    """Say why a PF without VFs cannot have VFs, or they cannot be given out.
 
     :param holders: the VANs of the journal, and who wants a VF
     :param spec: the entry of device_spec for the PF

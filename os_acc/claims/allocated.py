@@ -182,7 +182,7 @@ def _slot(address: str) -> str:
 #: identity does not name.
 _ANYWHERE = ('file/', 'drc/')
 
-#: Stands for every node of another kind: see _is_named().
+#: Stands for the nodes of all kinds that are not in _NAMED: see _is_named().
 _UNNAMED = '*'
 
 # The kinds of nodes that this module can derive from the names in a VAN's

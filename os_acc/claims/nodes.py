@@ -168,7 +168,7 @@ def handle(identity: str) -> Resource:
     return Resource('handle', identity)
 
 
-# What is common to all that stands on PCI functions: group, chip, domain.
+# What is common to all that is on PCI functions: group, chip, domain.
 
 
 def of_whole(

@@ -24,7 +24,7 @@ class Unhealthy(Protocol):
     """Which devices have failed, and are given to nobody."""
 
     def of_function(self, function: pci.Function) -> reasons.Reason | None:
-        """Why nobody may have a PCI function; also if its PF has failed."""
+        """Why nobody may have a PCI function: it or its PF has failed."""
 
     def of_device(self, address: str) -> reasons.Reason | None:
         """Why nobody may have a device, which may be no PCI function."""
@@ -177,7 +177,7 @@ FILE = 'file/'
 
 
 def file_in(identity: str | None) -> str | None:
-    """The name of a DeviceFileHandle, by its identity; None: it is no such."""
+    """The name of a DeviceFileHandle, by its identity; None: it is not one."""
     if identity is None or not identity.startswith(FILE):
         return None
     return identity.removeprefix(FILE).partition('/')[0]

@@ -108,7 +108,7 @@ class Events(answers.Command, listing.Listing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.follow:
-            # It is no command that ends, so it does not "still work".
+            # The command does not end by itself, so no "still works" is shown.
             self.notice.stop()
             self._follow(parsed_args)
         found = _read(parsed_args)

@@ -191,7 +191,8 @@ class MigrationFinish(_Settle):
                 instance=info.uuid,
                 reason='its guest does not run on this host, as far as the '
                 'plugin can tell. If os-acc migration list on the source '
-                'shows it, give --handed-over; otherwise abort it',
+                'shows that the source has handed it over, give '
+                '--handed-over; otherwise abort it',
             )
         migration.switch(info, uuid, progress=self.show_progress)
         return 'plugged'

@@ -70,8 +70,8 @@ class Pool:
     :ivar min_free: how many regions with a free handle shall hold it; None: 1,
         or 0 if on_demand
     :ivar max: how many regions may hold it because of the pool; None: all
-    :ivar on_demand: a region shall also be free while requests for it find
-        none
+    :ivar on_demand: at least one region shall be free while requests for it
+        find none
     :ivar hours: the hours in which regions are programmed, in local time, such
         as '22-6'; None: always
     :ivar per_hour: how often regions may be programmed within an hour
@@ -229,7 +229,7 @@ def read(
 ) -> Document:
     """Check a document that was read already.
 
-    :param place: says where a key stands, for the errors
+    :param place: says where a key is, for the errors
     :raises InvalidRequest: if it is wrong; the error names place, key and
         value, and what was expected
     """

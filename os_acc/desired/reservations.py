@@ -30,7 +30,7 @@ def read(
     """Check and normalise the items of a document.
 
     :param items: as the schema says
-    :param place: says where a key stands, for the errors
+    :param place: says where a key is, for the errors
     :raises InvalidRequest: if a value is wrong
     """
     found = []

@@ -5,7 +5,7 @@
 The entry of device_spec says how. Without a document, os-acc sets up a device
 of Intel DSA or IAA for its first VAN and disables it with the last one. A
 device of a document is set up before, and stays enabled: root's record says
-so. The record does not survive a reboot, nor does the set-up: the document is
+so. The record does not survive a reboot, nor does the setup: the document is
 applied again then.
 """
 

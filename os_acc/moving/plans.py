@@ -258,7 +258,7 @@ def _check_accelerator(
 def _read(cls: type[_Object], found: Any, keys: _Keys) -> _Object:
     """Read an object from its primitive, each field by itself.
 
-    :param keys: where it stands, for the errors
+    :param keys: where it is, for the errors
     :raises InvalidRequest: if it is wrong
     """
     made = cls.partial()

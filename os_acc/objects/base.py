@@ -72,8 +72,8 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
     def registration_hook(self, cls: Any, index: int) -> None:
         """Let the fields of a class be read faster. oslo calls it."""
         for name in cls.fields:
-            own_property = cls.__dict__[name]
-            setattr(cls, name, own_property.getter(_getter(name)))
+            descriptor = cls.__dict__[name]
+            setattr(cls, name, descriptor.getter(_getter(name)))
         # Look up once how each field is read from a primitive, and stored.
         cls.READERS = tuple(
             (name, f'_obj_{name}', *_reader(field))

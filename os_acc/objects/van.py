@@ -71,7 +71,7 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
 
 
 class _Connected:
-    """What the methods of a VAN call. It is no field of the VAN."""
+    """What the methods of a VAN call. It is not a field of the VAN."""
 
     _save: Callable[[VAN], None] | None = None
     _report: Callable[[float | None, str | None], None] | None = None

@@ -89,9 +89,9 @@ def _note_holders(host: host_module.Host) -> None:
     """Have the privileged half note which VANs have which devices.
 
     Its notes may be of an earlier version of os-acc, or damaged. A device
-    whose note names no VAN is refused to all, even to the VAN that has it as a
-    companion. Where no device is offered, and none was ever given out, there
-    is nothing to note.
+    whose note names no VAN is refused to all, even to the VAN that has it, as
+    its device or as a companion. Where no device is offered, and none was ever
+    given out, there is nothing to note.
     """
     if not host.offers_devices() and not os.path.isdir(notes.FOLDER):
         return

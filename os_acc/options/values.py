@@ -85,8 +85,8 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
     if isinstance(err, (*_REFERENCES, cfg.TemplateSubstitutionError)):
         name = _name(option, values, err)
         return (
-            f'its value has a "$" with a name after it{name} that is no '
-            f'option which os-acc knows. {_REMEDY}, or write the value of '
+            f'its value has a "$" followed by a name{name} that is not an '
+            f'option that os-acc knows. {_REMEDY}, or write the value of '
             'the option instead of its name'
         )
     if hides(option):

@@ -44,7 +44,7 @@ def program(journal: journal_module.Journal, record: programs.Program) -> None:
 
 
 def event_of(record: programs.Program) -> hooks.ProgrammedEvent:
-    """Say what a record tells the hooks."""
+    """Make the event of a record, for the hooks."""
     state, reason, function_id = hooks.ERROR, record.error, None
     if record.state == programs.CLEARED:
         state = hooks.CLEARED
@@ -168,7 +168,7 @@ def recover(
         name = programs.lock_name(record.device, record.region)
         with hold(name) as held:
             if not held:
-                # Whoever has it tells the hooks of this slot.
+                # Whoever has it calls the hooks for this slot.
                 continue
             if record in journal.programs(record.device):
                 program(journal, record)

@@ -45,7 +45,7 @@ class Programmer:
         """Read from a bitstream which function it has.
 
         :returns: None if the bitstream does not say it
-        :raises BitstreamError: if it is no bitstream for this programmer
+        :raises BitstreamError: if it is not a bitstream for this programmer
         """
         return None
 

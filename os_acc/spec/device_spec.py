@@ -119,7 +119,7 @@ class Specs:
     ) -> Spec:
         """The entry for a function that a VAN already has.
 
-        The VAN keeps the function until it is released, also if a later entry
+        The VAN keeps the function until it is released, even if a later entry
         denies it. If no entry names it any more, an entry without further
         values is returned.
 

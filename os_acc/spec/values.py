@@ -103,7 +103,7 @@ def ids(key: str, value: Any) -> str:
 def hex_number(text: str, largest: int) -> int | None:
     """Read a hex number, with or without 0x.
 
-    :returns: None if the text is no hex number of at most ``largest``
+    :returns: None if the text is not a hex number of at most ``largest``
     """
     match = _HEX.fullmatch(text.strip())
     number = int(match[1], 16) if match else None

@@ -270,7 +270,7 @@ def pool_of(path: str) -> str | None:
 
     :param path: its directory in sysfs
     :returns: the pool's name, which is empty if the member does not have it,
-        as a cache device; None if it is no member
+        as a cache device; None if it is not a member
     """
     number = sysfs.read(f'{path}/dev')
     text = sysfs.read(f'{sysfs.UDEV_DATA}/b{number}') or ''

@@ -76,7 +76,7 @@ def _by_uuid(host: Snapshot) -> dict[str, str]:
 
 
 def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
-    # A boot over the network is no boot from a disk of the network card.
+    # A boot over the network is not a boot from a disk of the network card.
     if function.base_class in _WITH_DISKS and (
         function.address in host.once(_boot_adapters)
     ):
@@ -107,7 +107,7 @@ def _dumps(host: Snapshot, name: str) -> Reason | None:
 
 
 def unknown_dump_targets(host: Snapshot) -> list[str]:
-    """The targets of kdump that are no block devices known to this process."""
+    """The targets of kdump that are not block devices this process knows."""
     return sorted(host.once(_dump_targets) - {*host.paths})
 
 

@@ -105,7 +105,7 @@ def superblocks(host: object = None) -> dict[str, str]:
     """The kind of the mounted file system of each block device.
 
     The kernel has a directory for each one until nobody has it mounted any
-    more, also if the mount is in a namespace that this process cannot see, or
+    more, even if the mount is in a namespace that this process cannot see, or
     was detached (umount --lazy) while a program uses it: sysfs-fs-ext4,
     sysfs-fs-xfs and the like in Documentation/ABI/testing.
     """

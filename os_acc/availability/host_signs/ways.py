@@ -41,7 +41,7 @@ def identity(path: str) -> str | None:
     each port of an NVMe drive.
 
     :param path: the directory in sysfs of a block device
-    :returns: None if it is no disk with a worldwide name
+    :returns: None if it is not a disk with a worldwide name
     """
     if name := sysfs.read(f'{path}/wwid'):
         # nvme_global_check_duplicate_ids() in drivers/nvme/host/core.c warns
