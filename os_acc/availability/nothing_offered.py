@@ -150,7 +150,7 @@ class _Look:
             if why is not None:
                 yield Nothing(spec, Obstacle.of(spec.source, why))
             return
-        yield from _likely(spec, found, named)
+        yield from _likely_meant(spec, found, named)
 
     def _of_target(
         self, spec: device_spec.Spec, target: spec_nvme_of.Target
@@ -191,7 +191,7 @@ class _Look:
             yield Nothing(spec, obstacle, function)
 
 
-def _likely(
+def _likely_meant(
     spec: device_spec.Spec, found: list[Nothing], named: int
 ) -> list[Nothing]:
     """Leave out the devices that the entry probably does not mean.

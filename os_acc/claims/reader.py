@@ -108,8 +108,10 @@ class Reader:
                 parts.update(self._parents(each))
                 fpgas.update(filter(self._is_fpga, parts))
                 todo = fpgas - seen
-            told = tuple(sorted(parts)), tuple(sorted(fpgas))
-            self._chips |= dict.fromkeys(parts if fpgas else {pf}, told)
+            chip_and_fpgas = tuple(sorted(parts)), tuple(sorted(fpgas))
+            self._chips |= dict.fromkeys(
+                parts if fpgas else {pf}, chip_and_fpgas
+            )
         return self._chips[pf]
 
     def _parents(self, address: str) -> list[str]:

@@ -183,7 +183,7 @@ class DeviceDeny(_Change):
         self._say(f'wrote {path}')
         journal = base.look().journal
         holders = allocated.Holders(journal.handles())
-        for each in _of(holders, name):
+        for each in _vans_with(holders, name):
             self._say(
                 f'instance {each.called} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
@@ -192,7 +192,7 @@ class DeviceDeny(_Change):
         kept = notes.forget_unused(
             name,
             lambda part: bool(
-                _of(holders, part) or _may_be_companion(holders, part)
+                _vans_with(holders, part) or _may_be_companion(holders, part)
             ),
             journal.identity() if journal.exists() else '',
             self._is_lost,
@@ -322,7 +322,9 @@ def _entry(name: str) -> device_spec.Spec | None:
     return specs.first_parent(name)
 
 
-def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
+def _vans_with(
+    holders: allocated.Holders, name: str
+) -> list[allocated.Holder]:
     """The VANs that have a device or a part of it.
 
     :param name: an address, a UUID, a path, or the name of a note of held

@@ -223,14 +223,14 @@ class Queue:
         if self._ticket is None:
             yield True
             return
-        told = False
+        announced = False
         while not self._ticket.is_first():
             left = self._deadline - time.monotonic()
             if left <= 0:
                 yield False
                 return
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 tell(f'Waiting for at most {left:.0f} s: {EARLIER}')
             time.sleep(min(PAUSE, left))
         with self._ticket.attempt():

@@ -104,7 +104,7 @@ def _retry(
     :param queue: gives the turns
     """
     pause = _FIRST_PAUSE
-    told = ''
+    last_reason = ''
     tried = False
     while True:
         try:
@@ -118,7 +118,7 @@ def _retry(
                 tried = True
                 return act()
         except exception.ExceptionBase as err:
-            if not told:
+            if not last_reason:
                 # Only here, because most commands need no drivers.
                 from os_acc.cli import missing
 
@@ -127,8 +127,8 @@ def _retry(
             if seconds is None or left <= 0 or not may_pass(err):
                 raise
             reason = _reason(list(errors.causes(err))[-1])
-        if reason != told:
-            told = reason
+        if reason != last_reason:
+            last_reason = reason
             text = f'Waiting for at most {left:.0f} s: {reason}'
             LOG.info(text)
             tell(text)

@@ -84,7 +84,7 @@ def check(
         offered.find(host.conf, document),
         _steps(host, document, host.journal.desired()),
     )
-    return objects.ApplyReport(steps=[_would(each) for each in found])
+    return objects.ApplyReport(steps=[_preview(each) for each in found])
 
 
 def again(host: host_module.Host) -> objects.ApplyReport | None:
@@ -143,9 +143,9 @@ def _finish(
     for step in _steps(host, document, before, callback):
         known = host.failed_steps.get((step.part, step.name, step.after))
         if known is None or step.act is None:
-            done.append(_tried(host, step))
+            done.append(_attempt(host, step))
         else:
-            done.append(_told(step, results.FAILED, known))
+            done.append(_report_of(step, results.FAILED, known))
     made = objects.ApplyReport(steps=done)
     left = {
         part: [
@@ -212,36 +212,36 @@ def _row(
 
 def _do(step: steps.Step) -> objects.ApplyStep:
     if step.act is None:
-        return _told(step, results.UNCHANGED)
+        return _report_of(step, results.UNCHANGED)
     if step.act() is False:
-        return _told(step, results.UNCHANGED)
+        return _report_of(step, results.UNCHANGED)
     LOG.info('Applied: %s %s: %s', step.part, step.name, step.after)
-    return _told(step, results.CHANGED)
+    return _report_of(step, results.CHANGED)
 
 
-def _tried(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
+def _attempt(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
     """Do a step. Its error does not stop the others."""
     try:
         return _do(step)
     except steps.IN_THE_WAY as err:
-        return _told(step, results.IN_THE_WAY, exception.describe(err))
+        return _report_of(step, results.IN_THE_WAY, exception.describe(err))
     except exception.ExceptionBase as err:
         why = exception.describe(err)
         LOG.error('%s %s: %s', step.part, step.name, why)
         host.failed_steps[step.part, step.name, step.after] = why
-        return _told(step, results.FAILED, why)
+        return _report_of(step, results.FAILED, why)
 
 
-def _would(step: steps.Step) -> objects.ApplyStep:
+def _preview(step: steps.Step) -> objects.ApplyStep:
     if step.act is None:
-        return _told(step, results.UNCHANGED)
+        return _report_of(step, results.UNCHANGED)
     if step.fault is not None:
-        return _told(step, results.FAILED, step.fault)
+        return _report_of(step, results.FAILED, step.fault)
     users = '; '.join(step.users()) or None
-    return _told(step, results.WOULD_CHANGE, users)
+    return _report_of(step, results.WOULD_CHANGE, users)
 
 
-def _told(
+def _report_of(
     step: steps.Step, result: str, reason: str | None = None
 ) -> objects.ApplyStep:
     return objects.ApplyStep(

@@ -248,7 +248,7 @@ def _regions(
     for device in devices:
         if device.health != device_objects.OK or not device.functions:
             continue
-        late = _is_late(host, device.address)
+        late = _needs_power_cycle(host, device.address)
         for region, function in device.functions.items():
             name = f'{device.address} {region}'.strip()
             handles = [
@@ -303,7 +303,7 @@ def _resting(
     ]
 
 
-def _is_late(host: host_module.Host, address: str) -> bool:
+def _needs_power_cycle(host: host_module.Host, address: str) -> bool:
     """Whether a device has a function only after the host was switched off."""
     function = pci.find(address) if pci.is_address(address) else None
     if function is None:

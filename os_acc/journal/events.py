@@ -269,7 +269,7 @@ def add(db: sqlite3.Connection, found: Iterable[Event]) -> None:
     """Add events to the sums."""
     sums = collections.defaultdict[tuple[str, tuple[str, ...]], float](float)
     for event in found:
-        for name, labels, value in _told(event):
+        for name, labels, value in _measures_of(event):
             sums[name, labels] += value
     db.executemany(
         _ADD,
@@ -288,7 +288,7 @@ def read_sums(db: sqlite3.Connection) -> list[Measure]:
     ]
 
 
-def _told(event: Event) -> Iterator[Measure]:
+def _measures_of(event: Event) -> Iterator[Measure]:
     """List what an event adds to the sums."""
     if event.error is not None:
         by = (event.step or '', event.extension or '')

@@ -39,8 +39,8 @@ def program(journal: journal_module.Journal, record: programs.Program) -> None:
     if record.state == programs.CLEARED:
         _note(lambda: journal.forget_program(record.device, record.region))
         return
-    told = dataclasses.replace(record, announced=True)
-    _note(lambda: journal.save_program(told))
+    announced = dataclasses.replace(record, announced=True)
+    _note(lambda: journal.save_program(announced))
 
 
 def event_of(record: programs.Program) -> hooks.ProgrammedEvent:

@@ -209,11 +209,11 @@ class Ways:
         for name in sysfs.names(peers):
             if name.startswith(f'connection{session}:'):
                 found += self._of_connection(
-                    _told(f'{directory}/netdev'),
-                    _told(f'{peers}/{name}/local_ipaddr')
-                    or _told(f'{directory}/ipaddress'),
-                    _told(f'{peers}/{name}/address')
-                    or _told(f'{peers}/{name}/persistent_address'),
+                    _read_iscsi(f'{directory}/netdev'),
+                    _read_iscsi(f'{peers}/{name}/local_ipaddr')
+                    or _read_iscsi(f'{directory}/ipaddress'),
+                    _read_iscsi(f'{peers}/{name}/address')
+                    or _read_iscsi(f'{peers}/{name}/persistent_address'),
                 )
         return found or self._of_connection(None, None, None)
 
@@ -233,7 +233,7 @@ class Ways:
         return found or [f'{path}/' for path in self._interfaces.values()]
 
 
-def _told(path: str) -> str | None:
+def _read_iscsi(path: str) -> str | None:
     """Read an attribute of iSCSI, which fails while a session is down."""
     try:
         text = sysfs.read(path)
