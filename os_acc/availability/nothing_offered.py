@@ -7,8 +7,8 @@ reboot or an upgrade of a driver, a card may have no VFs, no vGPU types, no
 mediated devices. find() says why, for each card. os-acc doctor, os-acc device
 list and the refusal of a request all say what it finds.
 
-What is not free at the moment, because an instance or the host has it, is
-offered all the same: see availability.
+What is not free now, because an instance or the host has it, is still offered:
+see availability.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Look:
                 cards.setdefault(function.parent, []).append(function)
 
     def of_entry(self, spec: device_spec.Spec) -> Iterator[Nothing]:
-        """Say of which devices an entry offers nothing."""
+        """Name the devices of which an entry offers nothing."""
         if spec.nvme_of is not None:
             yield from self._of_target(spec, spec.nvme_of)
             return

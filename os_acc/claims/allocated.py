@@ -172,7 +172,7 @@ def _slot(address: str) -> str:
     return address.rpartition('.')[0]
 
 
-# Finds the VANs because of which a device cannot be given out.
+# Finds the VANs that keep a device from being given out.
 #
 # Most VANs have other devices than the wanted one. So the claims are found out
 # only of VANs that may be in the way, by the names of their devices.

@@ -57,7 +57,7 @@ _RELATIONS = {
 
 
 class Meeting:
-    """A VAN because of which another VAN cannot get the device that it wants.
+    """A VAN that keeps another VAN from the device that it wants.
 
     :ivar wanted: the VAN that wants a device, and which
     :ivar other: the VAN that is in the way, and what it has

@@ -103,7 +103,7 @@ class Reader:
             near = any(map(self._is_fpga, chip.slot_addresses(pf)))
             todo = {pf} if near else set[str]()
             while todo:
-                # A PF may not show of which chip it is, as an FPGA does.
+                # A PF may not show its chip, as an FPGA does.
                 seen.add(each := todo.pop())
                 parts.update(self._parents(each))
                 fpgas.update(filter(self._is_fpga, parts))

@@ -178,7 +178,7 @@ class Command(command.Command):
 
 
 def instance_info(called: str, **fields: Any) -> objects.InstanceInfo:
-    """Make an InstanceInfo of what the operator calls the instance.
+    """Make an InstanceInfo from what the operator calls the instance.
 
     :param called: a UUID, or any name
     :param fields: its other fields; without a name in them, it is the name

@@ -2,8 +2,8 @@
 
 """os-acc cni-like: devices of containers, called as a CNI plugin is.
 
-An attachment is an instance of its own. Its UUID is made of the network, the
-container and the interface, so that add and del may be repeated.
+An attachment is an instance of its own. Its UUID is derived from the network,
+the container and the interface, so that add and del may be repeated.
 """
 
 from __future__ import annotations

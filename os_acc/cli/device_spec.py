@@ -173,8 +173,8 @@ class DeviceDeny(_Change):
         super().take_action(parsed_args)
 
     def _change(self, name: str, path: str) -> None:
-        # An entry that denies counts for its address, whatever is there. What
-        # is there now is remembered for the doctor.
+        # An entry that denies counts for its address, whatever device is
+        # there. The present device is remembered for the doctor.
         ids = spec_entry.ids_of(name)
         was = {'was': ':'.join(ids.values())} if ids else {}
         changing.add(
@@ -255,7 +255,7 @@ def _new_entries(name: str) -> list[dict[str, Any]]:
 
 
 def _file(path: str) -> file_groups.Accelerator | None:
-    """The accelerator that device_spec makes of a device file."""
+    """The accelerator that a device file is by device_spec."""
     resolved = device_files.resolve(path) or path
     for found in file_groups.read(device_spec.load(os_acc.CONF)):
         if found.path == resolved:

@@ -213,7 +213,7 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
 
 
 def _of_name(name: str) -> str:
-    """The UUID that os-acc makes of the name of an instance."""
+    """The UUID that os-acc derives from the name of an instance."""
     uuid: str = instance_names.instance_uuid(name)
     return uuid
 

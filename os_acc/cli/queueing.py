@@ -3,7 +3,7 @@
 
 Each has a ticket: a file in the lock directory, which it keeps locked. The
 kernel releases the lock of a process that dies, so the others see that its
-ticket counts no more.
+ticket is no longer valid.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Ticket:
             self._write(None)
 
     def is_first(self) -> bool:
-        """Whether no earlier command waits for the same.
+        """Whether no earlier command waits for the same device.
 
         :raises JournalError: if the lock directory cannot be used
         """

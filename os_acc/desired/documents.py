@@ -151,7 +151,7 @@ def written(
     functions: Sequence[dict[str, Any]],
     **others: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Make a document of its parts.
+    """Make a document from its parts.
 
     :param others: the parts that are left out if they are empty
     """
@@ -346,7 +346,7 @@ def _checked_pool(
 
 
 def _joined(parts: Sequence[Document]) -> Document:
-    """Make one document of several."""
+    """Make one document from several."""
     return Document(
         *(
             [each for part in parts for each in getattr(part, field.name)]
@@ -356,7 +356,7 @@ def _joined(parts: Sequence[Document]) -> Document:
 
 
 def _check_once(document: Document, place: schemas.Place) -> Document:
-    """Check that no device is there twice in one part, and no function."""
+    """Check that no device, and no function, occurs twice in one part."""
     pools = [forms.function_id(each.function) for each in document.pools]
     for part, found, what in (
         ('functions', [each.label for each in document.functions], 'region'),

@@ -17,7 +17,7 @@ SUBJECT = 'reserved devices'
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Say for whom each device is, and whether the device is there."""
+    """Report who may have each device, and whether this host has it."""
     try:
         reservations = reserved.read(host.journal)
     except exception.JournalError:

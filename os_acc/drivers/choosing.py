@@ -67,8 +67,8 @@ class TakenMeanwhile(exception.DeviceBusy):
 def is_of_device(err: Exception) -> bool:
     """Whether an error is about one device, so that another one may serve.
 
-    These are: the device is busy, in use by the host, not there, has failed,
-    or does not answer in time; one of its files cannot be read, or has invalid
+    These are: the device is busy, in use by the host or gone, has failed, or
+    does not answer in time; one of its files cannot be read, or has invalid
     content. Anything else would fail for each device alike: the request is
     invalid, the journal or the privileged half does not work.
     """

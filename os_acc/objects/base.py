@@ -142,7 +142,7 @@ class VersionedObject(ovo_base.VersionedObject):
 
     @classmethod
     def partial(cls, **values: Any) -> Self:
-        """Make an object of which some fields are set later.
+        """Make an object whose fields are in part set later.
 
         For type checkers, which want all fields without a default in a call
         of the class.
@@ -151,7 +151,7 @@ class VersionedObject(ovo_base.VersionedObject):
 
     @classmethod
     def of_canonical(cls, **values: Any) -> Self:
-        """Make an object of values in their canonical form, without checks.
+        """Make an object from values in their canonical form, without checks.
 
         For discovery, which makes several objects for each of thousands of
         functions from addresses and ids that the kernel shows in that form.

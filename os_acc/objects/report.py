@@ -81,7 +81,7 @@ class ApplyStep(base.VersionedObject):
         'part': ovo_fields.StringField(),
         # A file of device_spec_dir, a PF, a device or a region of it.
         'name': ovo_fields.StringField(),
-        # What was there, and what the document wants.
+        # The earlier state, and the one that the document wants.
         'before': ovo_fields.StringField(),
         'after': ovo_fields.StringField(),
         # 'in the way': somebody uses it, and nothing was touched.

@@ -55,7 +55,7 @@ def fault(
     :param err: one of ERRORS
     """
     found = find(conf, group, option)
-    # All values of the last file, of which a reference may be in any.
+    # All values of the last file: any of them may have the reference.
     values = [x.value for x in found if x.path == found[-1].path]
     return f'{place(conf, group, option)}: {_why(option, values, err)}'
 

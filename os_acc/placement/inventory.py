@@ -77,7 +77,7 @@ def providers(
     allocated: Collection[str] = (),
     kept: Iterable[reserved.Reserved] = (),
 ) -> dict[str, Provider]:
-    """Make the providers of devices, by place(): see there.
+    """Make the providers of devices, by the name from place().
 
     A handle counts if a guest has it or could get it. One that the host uses,
     or that does not exist, does not count. These are reserved: a handle that

@@ -45,7 +45,7 @@ _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
 
 
 def _limits_any_type(spec: spec_entry.Spec) -> bool:
-    """Whether it says how many vGPUs a card can have, and not of which type.
+    """Whether it says how many vGPUs a card can have, but not their type.
 
     These are mediated devices and, with bind = none, vGPUs whose types are set
     already, as vgpu_availability says.

@@ -220,8 +220,8 @@ def traits(key: str, value: Any) -> tuple[str, ...]:
     """Read names of traits, and normalise them as Nova does.
 
     See _normalize_traits() in Nova's nova/compute/pci_placement_translator.py.
-    A standard trait must be in upper case: Nova makes a custom trait of any
-    other text.
+    A standard trait must be in upper case: Nova turns any other text into a
+    custom trait.
     """
     import os_traits
 

@@ -22,9 +22,9 @@ PAGE = 'see "Two users" in the documentation'
 def check(path: str) -> None:
     """Check that this process's user may use a directory, and may make it.
 
-    The directory must belong to this user, or be shared with a group of which
-    this user is a member. If another user, such as root, made a journal in a
-    directory of one user, the service could not write it.
+    The directory must belong to this user, or be shared with a group that this
+    user is in. If another user, such as root, made a journal in a directory of
+    one user, the service could not write it.
 
     :raises JournalError: if it may not; the error says what to do
     """

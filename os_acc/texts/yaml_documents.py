@@ -60,7 +60,7 @@ def _check(
     Each alias counts as what it names. Whoever writes the value as JSON makes
     all of it, and does not end if an alias names a node above itself.
 
-    :param loader: makes a value of a node: 1 and 0x1 are one key
+    :param loader: makes a value from a node: 1 and 0x1 are one key
     :param counter: counts the nodes
     :param depth: how many nodes are around it
     :raises ValueError: if a mapping has a key twice, a scalar is not what its
