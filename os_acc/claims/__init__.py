@@ -8,5 +8,5 @@ conflict says which VANs exclude which. Facts of the host come in as one
 object: see facts and reader.
 
 allocated.Holders has what the journal knows, and its in_the_way() says who
-excludes a VAN. The privileged half asks in os_acc.privileged.noted.
+excludes a VAN. The privileged half has os_acc.privileged.noted for this.
 """

@@ -255,7 +255,7 @@ def _new_entries(name: str) -> list[dict[str, Any]]:
 
 
 def _file(path: str) -> file_groups.Accelerator | None:
-    """The accelerator that a device file is by device_spec."""
+    """The accelerator of a device file, by device_spec."""
     resolved = device_files.resolve(path) or path
     for found in file_groups.read(device_spec.load(os_acc.CONF)):
         if found.path == resolved:

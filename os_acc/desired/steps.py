@@ -59,7 +59,7 @@ def tried(
     act: Callable[[], object],
     error: exception.ExceptionBase | None,
 ) -> Step:
-    """Make a step if it is known whether it would fail now.
+    """Make a step for which it is known whether it would fail now.
 
     :param error: what it would raise; None: nothing is known
     """

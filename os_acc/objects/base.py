@@ -142,7 +142,7 @@ class VersionedObject(ovo_base.VersionedObject):
 
     @classmethod
     def partial(cls, **values: Any) -> Self:
-        """Make an object whose fields are in part set later.
+        """Make an object, some of whose fields are set later.
 
         For type checkers, which want all fields without a default in a call
         of the class.
