@@ -166,7 +166,7 @@ def test_yaml_that_grows_without_end(text, said):
 
 def test_a_key_twice_in_an_entry_of_device_spec():
     text = '{"address": "0000:3b:00.0", "address": "*", "deny": true}'
-    with pytest.raises(exception.InvalidRequest, match="'address' is there"):
+    with pytest.raises(exception.InvalidRequest, match="'address' occurs"):
         device_spec.parse(text)
 
 
