@@ -103,7 +103,7 @@ def ids(key: str, value: Any) -> str:
 def hex_number(text: str, largest: int) -> int | None:
     """Read a hex number, with or without 0x.
 
-    :returns: None if the text is no hex number of at most ``largest``
+    :returns: None if the text is not a hex number of at most ``largest``
     """
     match = _HEX.fullmatch(text.strip())
     number = int(match[1], 16) if match else None
@@ -220,8 +220,8 @@ def traits(key: str, value: Any) -> tuple[str, ...]:
     """Read names of traits, and normalise them as Nova does.
 
     See _normalize_traits() in Nova's nova/compute/pci_placement_translator.py.
-    A standard trait must be in upper case: Nova makes a custom trait of any
-    other text.
+    A standard trait must be in upper case: Nova turns any other text into a
+    custom trait.
     """
     import os_traits
 

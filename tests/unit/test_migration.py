@@ -327,7 +327,7 @@ WRONG_ACCELERATORS = [
 ]
 WRONG_REQUESTS = [
     ([NAME], 'VAN', NAME, 'expected AcceleratorRequest'),
-    (of('uuid'), OTHER, 'uuid', 'as of the VAN'),
+    (of('uuid'), OTHER, 'uuid', 'the UUID of the VAN'),
     (of('resource_class'), 'a/b', 'resource_class', ''),
     (of('traits'), 'T', 'traits', 'a list of texts'),
     (of('bitstream'), 'ftp://x', 'bitstream', 'path'),
