@@ -287,7 +287,7 @@ class Functions(kernel_openers.Openers):
         del self.native[address]
 
     def take_off(self, address: str) -> None:
-        """A function, which is no VF, leaves the bus, with its VFs."""
+        """A function, which is not a VF, leaves the bus, with its VFs."""
         if address in self.vfs:
             self.set_numvfs(address, 0)
         self._off[address] = self._made.pop(address)

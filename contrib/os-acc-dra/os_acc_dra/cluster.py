@@ -150,7 +150,7 @@ class Cluster:
         return answer
 
     def delete_slice(self, name: str) -> None:
-        """Delete a ResourceSlice; one that is gone is no error."""
+        """Delete a ResourceSlice; one that is gone is not an error."""
         try:
             self._call(
                 f'slice {name}',

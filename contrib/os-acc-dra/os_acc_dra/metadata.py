@@ -123,7 +123,7 @@ class Metadata:
         }
 
     def remove(self, uid: str) -> None:
-        """Remove what a claim has; one that has nothing is no error."""
+        """Remove what a claim has; one that has nothing is not an error."""
         try:
             own = self._of_claim(uid)
         except ValueError:
@@ -157,7 +157,7 @@ class Metadata:
     def _of_claim(self, uid: str) -> str:
         """The directory of a claim.
 
-        :raises ValueError: if it is no UUID, and so perhaps another path
+        :raises ValueError: if it is not a UUID, and so perhaps another path
         """
         return os.path.join(self._directory, str(uuid.UUID(uid)))
 

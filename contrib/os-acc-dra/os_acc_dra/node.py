@@ -216,7 +216,7 @@ class Node:
     def unprepare(
         self, wanted: claims.Reference, worker: workers.Worker
     ) -> None:
-        """Release the devices of a claim. One that is unknown is no error.
+        """Release the devices of a claim. One that is unknown is not an error.
 
         The API server is not asked: the claim may be gone.
 

@@ -134,7 +134,7 @@ class Workers:
             failed = self._failed.get((uid, kind), '')
             made = Worker(kind, work, last, failed)
             made.join(alive)
-            # Without a thread, the calls to come would join it for ever.
+            # Without a thread, the calls to come would join it forever.
             threading.Thread(
                 target=self._run,
                 args=(uid, made),

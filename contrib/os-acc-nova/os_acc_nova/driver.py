@@ -331,7 +331,7 @@ class LibvirtDriver(moving_driver.MovingDriver):
         """Plug the accelerators of a guest that is new on this host.
 
         :returns: their VANs. What else the journal has of the instance is
-            left from an earlier stay on this host, and is no part of the
+            left from an earlier stay on this host, and is not a part of the
             guest
         """
         context = operation.context

@@ -46,7 +46,7 @@ def name_of(node: str, place: str) -> str:
 def place_in(node: str, name: str) -> str | None:
     """Give the place in the name of a provider: see name_of().
 
-    :returns: None if it is no provider of os-acc on this node
+    :returns: None if it is not a provider of os-acc on this node
     """
     start = f'{node}{_MARK}'
     return name.removeprefix(start) if name.startswith(start) else None
@@ -232,6 +232,6 @@ def _in_use(
 
 
 def _accepted(traits: Collection[str]) -> set[str]:
-    """Leave out what is no trait of Placement: one would spoil the update."""
+    """Leave out traits unknown to Placement: one would spoil the update."""
     known = set(os_traits.get_traits())
     return {t for t in traits if inventory.CUSTOM.fullmatch(t) or t in known}

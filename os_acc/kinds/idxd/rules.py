@@ -27,9 +27,9 @@ from os_acc.spec import entry as spec_entry
 class Layout:
     """What os-acc sets on a device before it enables the device.
 
-    :ivar mode: of each work queue until it gets a program. The kernel refuses
-        all work queues if one that has a group is shared, and the CPU does
-        not support shared ones
+    :ivar mode: of each work queue that is not yet configured for a program.
+        The kernel refuses all work queues if one that has a group is shared,
+        and the CPU does not support shared ones
     :ivar size: of each work queue
     :ivar queues: the group of each work queue, by its number
     :ivar engines: the group of each engine, by its number
@@ -42,7 +42,7 @@ class Layout:
 
 
 def plan(device: idxd.Device, settings: spec_idxd.Queues) -> Layout:
-    """Deal out queues and engines to the groups.
+    """Distribute queues and engines to the groups.
 
     Call it only if shortage() finds nothing.
     """

@@ -281,7 +281,7 @@ def _read_answer(line: bytes, number: int) -> dict[str, Any]:
     """Read an answer, as helper.__main__ describes it.
 
     :param number: the id of the request
-    :raises _BadAnswer: if the line is no answer to this request
+    :raises _BadAnswer: if the line is not an answer to this request
     """
     try:
         answer = json.loads(line)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the driver idxd reports of devices: inventory, show, doctor."""
+"""What the driver idxd reports about devices: inventory, show, doctor."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _not_free(
 def shown(
     address: str, specs: device_spec.Specs, holders: allocated.Holders
 ) -> dict[str, Any] | None:
-    """What os-acc device show prints of a device."""
+    """What os-acc device show prints about a device."""
     function = pci.find(address)
     found = None if function is None else idxd.find(address)
     spec = None if function is None else specs.find(function)
@@ -220,7 +220,7 @@ def findings(
 ) -> Iterator[finding.Finding]:
     """Report each device whose work queues are offered.
 
-    Why an entry offers none, doctor.entries says.
+    doctor.entries says why an entry offers none.
     """
     for address in named(specs):
         subject = f'work queues of {address}'
