@@ -20,8 +20,8 @@ from os_acc import exception
 
 _CHUNK = 1 << 20
 
-# With O_PATH, O_NOFOLLOW opens a link itself: it is not a directory, and no
-# regular file.
+# With O_PATH, O_NOFOLLOW opens a link itself, which is neither a directory nor
+# a regular file.
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -102,7 +102,7 @@ def target_in(xml: str | None) -> str | None:
 def identity(element: etree._Element) -> str | None:
     """The identity of a domain's <disk>, as AttachHandle.identity has it.
 
-    :returns: None if it is not a block device by such a link
+    :returns: None if it is not a block device that such a link names
     """
     source = element.find('source')
     path = source.get('dev', '') if source is not None else ''

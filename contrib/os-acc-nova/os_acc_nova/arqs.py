@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""ARQs as Nova gives them, and what Cyborg says of them."""
+"""ARQs as Nova gives them, and what Cyborg says about them."""
 
 from __future__ import annotations
 

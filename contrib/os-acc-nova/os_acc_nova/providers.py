@@ -44,7 +44,7 @@ def name_of(node: str, place: str) -> str:
 
 
 def place_in(node: str, name: str) -> str | None:
-    """Give the place in the name of a provider: see name_of().
+    """Return the place in the name of a provider: see name_of().
 
     :returns: None if it is not a provider of os-acc on this node
     """
@@ -113,7 +113,7 @@ def look() -> Offer:
 
 
 def update(tree: Any, node: str, offer: Offer) -> None:
-    """Make the providers of a tree those of an offer.
+    """Update the providers of a tree to those of an offer.
 
     A provider whose device is gone is removed, unless an instance has an
     allocation from it: then nothing more can be allocated from it.

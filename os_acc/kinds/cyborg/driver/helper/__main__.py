@@ -165,7 +165,7 @@ def _version() -> str:
 
 
 def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
-    """Turn a DriverDevice (cyborg/objects/driver_objects) into plain values."""
+    """Turn a DriverDevice of cyborg/objects/driver_objects to plain values."""
     return {
         'driver': name,
         'vendor': device.vendor,
