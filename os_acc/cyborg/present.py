@@ -218,7 +218,7 @@ class Lister:
     def _traits(
         self, device: objects.Device, wanted: Iterable[str]
     ) -> tuple[str, ...]:
-        """The traits that Placement accepts: any other one aborts the report."""
+        """The traits that Placement accepts: any other aborts the report."""
         made = []
         for trait in sorted(wanted):
             if trait in self._known or inventory.CUSTOM.fullmatch(trait):

@@ -21,7 +21,7 @@ Service = contract_base.Service
 
 
 class Live(crashes.Crashes, plugin_hooks.PluginHooks):
-    """plug() and unplug() beside a running guest, with live=True and without."""
+    """plug() and unplug() with live=True, and without it beside a guest."""
 
     def test_live(self, service: Service) -> None:
         self.check_is_live(service)

@@ -129,18 +129,18 @@ def _remember(
     known = records.connections.read(name)
     host = nvme_of.host_nqn(instance_uuid)
     before = {each.portal for each in nvme_of.controllers(target.nqn, host)}
-    ours = [] if known is None else known.portals
+    portals = [] if known is None else known.portals
     for portal in target.portals:
         values = list(dataclasses.astuple(portal))
-        if portal not in before and values not in ours:
-            ours = [*ours, values]
+        if portal not in before and values not in portals:
+            portals = [*portals, values]
     names = [] if known is None else known.namespaces
     records.connections.write(
         name,
         records.Connection(
             nqn=target.nqn,
             instance=instance_uuid,
-            portals=ours,
+            portals=portals,
             namespaces=[*(each for each in names if each != wwn), wwn],
         ),
     )

@@ -157,11 +157,11 @@ def specs() -> device_spec.Specs:
 
 
 def _users(
-    those: Sequence[device_file.DeviceFile],
+    found: Sequence[device_file.DeviceFile],
 ) -> Sequence[str]:
     from os_acc.privileged.devfile import device_files as privileged
 
-    return privileged.users(given_files.arguments(those))
+    return privileged.users(given_files.arguments(found))
 
 
 @contextlib.contextmanager

@@ -200,12 +200,12 @@ def _cleaned(
         if function.driver != before:
             clean(van, function, data, shares)
         return before
-    ours = data[BIND] == device_spec.BIND_OS_ACC
+    bound_by_os_acc = data[BIND] == device_spec.BIND_OS_ACC
     # After a reboot it is bound to its driver again, but was not cleaned.
     rebooted = van.boot_id != sysfs.boot_id()
     foreign = function.driver not in (None, before)
     stores = storage.is_storage(function)
-    if ours and foreign and not vfio.is_bound(function):
+    if bound_by_os_acc and foreign and not vfio.is_bound(function):
         if stores:
             raise exception.DeviceBusy(
                 device=f'PCI function {function.address}',
@@ -219,7 +219,7 @@ def _cleaned(
         )
         return function.driver
     if (
-        not ours
+        not bound_by_os_acc
         or rebooted
         or function.driver != before
         or vfio.is_bound(function)
