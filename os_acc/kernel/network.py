@@ -125,7 +125,7 @@ def _pf_interface(pf: str) -> str | None:
             device=f'PF {pf}',
             reason=f'it has {len(found)} network interfaces '
             f'({", ".join(found)}): os-acc cannot tell to which of its ports '
-            'a VF belongs, so it does not set any',
+            'a VF belongs, so it sets up none',
         )
     return found[0] if found else None
 

@@ -12,7 +12,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: os_acc_apply
-short_description: Bring a host's devices into the state of a document
+short_description: Give the devices of a host the state of a document
 description:
   - Calls C(os-acc apply). What has the state already is not touched, and
     neither is what somebody uses.

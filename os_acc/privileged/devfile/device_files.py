@@ -209,7 +209,9 @@ def _check_share(share: str, most: int | None) -> None:
     if most is None and share:
         arguments.refuse('share', share, "'': the files are not shared")
     if most is not None and not (share and int(share) < (most or 10**9)):
-        arguments.refuse('share', share, 'a number below shared of the entry')
+        arguments.refuse(
+            'share', share, 'a number below "shared" of the entry'
+        )
 
 
 def _check_cleanable(found: file_groups.Accelerator) -> None:

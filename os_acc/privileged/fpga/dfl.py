@@ -201,7 +201,7 @@ def _bind_if_stuck(
         elif stuck:
             raise exception.DeviceError(
                 device=f'port {port} of {card.address}',
-                reason='it stays in reset since its programming has failed. '
+                reason='it has stayed in reset since its programming failed. '
                 f'The PF must be bound to {dfl.DRIVER} again, and that is '
                 'possible when it has no VFs and no program has the card open',
             )
@@ -275,7 +275,7 @@ def _card(function: pci.Function) -> dfl.Card:
     if card is None:
         raise exception.DeviceError(
             device=function.address,
-            reason=f'it is not bound to {dfl.DRIVER}, or is no PF of a DFL '
+            reason=f'it is not bound to {dfl.DRIVER}, or is not a PF of a DFL '
             'card',
         )
     return card

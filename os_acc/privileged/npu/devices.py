@@ -221,7 +221,7 @@ def _reset(address: str, deadline: waiting.Deadline) -> None:
     if driver is None:
         raise exception.DeviceError(
             device=npu_rules.label(address),
-            reason='it is bound to no driver, and its note does not say to '
-            'which it was: bind it, and run os-acc recover',
+            reason='it is bound to no driver, and its note does not '
+            'name its earlier driver: bind it, and run os-acc recover',
         )
     resets.run(pci.get(address), driver, deadline.left())

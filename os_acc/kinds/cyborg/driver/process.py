@@ -286,7 +286,7 @@ def _read_answer(line: bytes, number: int) -> dict[str, Any]:
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as err:
-        raise _BadAnswer(f'no JSON: {line[:100]!r}') from err
+        raise _BadAnswer(f'not JSON: {line[:100]!r}') from err
     if not isinstance(answer, dict) or answer.get('id') != number:
         raise _BadAnswer(f'expected the id {number}: {line[:100]!r}')
     error = answer.get('error', {})
