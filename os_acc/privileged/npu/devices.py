@@ -169,9 +169,8 @@ def give_back(
 
         def act() -> list[str]:
             left = file_owners.restore(name)
-            wait(
-                0.0
-            )  # a process that opened it since the first check keeps it
+            # A process that opened it since the first check keeps it.
+            wait(0.0)
             if cleaned is not notes.Cleaned.GONE:
                 _reset(address, deadline)
             npu_notes.forget(address, cleaned)

@@ -197,7 +197,7 @@ def secret_config(
 ) -> Iterator[str | None]:
     """Make a file for ``nvme connect`` that contains a host's secret.
 
-    :param path: the file with the secret; None: there is not a secret
+    :param path: the file with the secret; None: there is none
     :returns: the path of the file, which only root can open; None: none
     :raises InvalidRequest: if users other than root could read or write the
         secret, or it is malformed. The error does not contain it
