@@ -168,7 +168,7 @@ def _member(
         names = {dict: 'an object', list: 'a list', int: 'a whole number'}
         _refuse(
             bitstream,
-            f'its {place} have no {key} that is {names.get(kind, "a text")}',
+            f'its {place} have no {key} that is {names.get(kind, "a string")}',
         )
     return value
 

@@ -153,7 +153,7 @@ class Configuration:
             raise _invalid('prevResult', found, 'an object')
         names = found.get('cdiDevices', [])
         if not _are_texts(names):
-            raise _invalid('prevResult.cdiDevices', names, 'a list of texts')
+            raise _invalid('prevResult.cdiDevices', names, 'a list of strings')
         return found
 
     def valid(self) -> set[Attachment]:
@@ -175,7 +175,7 @@ class Configuration:
             container: Any = names.get('containerID')
             interface: Any = names.get('ifname')
             if not (_is_text(container) and _is_text(interface)):
-                raise _invalid(key, each, 'texts containerID and ifname')
+                raise _invalid(key, each, 'strings containerID and ifname')
             found.add(Attachment(self.network, container, interface))
         return found
 

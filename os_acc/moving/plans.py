@@ -333,7 +333,7 @@ def _expected(field: Any, value: Any) -> str:
     schema = field.get_schema()
     if 'enum' in schema:
         return ' or '.join(schema['enum'])
-    return 'a list of texts' if 'array' in schema['type'] else 'a text'
+    return 'a list of strings' if 'array' in schema['type'] else 'a string'
 
 
 def _refuse_field(err: exception.InvalidRequest, keys: _Keys) -> NoReturn:

@@ -59,7 +59,7 @@ def an_mdev(uuid: str, parent: str, kind: str) -> mdev.Mdev:
     """
     for field, value in (('parent', parent), ('type', kind)):
         if not isinstance(value, str):
-            refuse(field, value, 'a text')
+            refuse(field, value, 'a string')
         mdev.check_name(value, field)
     mdev.directory(uuid)
     return mdev.Mdev(uuid, parent, kind)

@@ -197,7 +197,7 @@ def held_by(name: str, share: str) -> file_groups.Accelerator:
 def _note(name: str, share: str) -> str:
     """The name of the note of a VAN that has an accelerator."""
     if not isinstance(name, str) or not isinstance(share, str):
-        arguments.refuse('name', name, 'a text')
+        arguments.refuse('name', name, 'a string')
     if not _SHARE.fullmatch(share):
         arguments.refuse('share', share, 'a number, or an empty text')
     root_folder.check_name(f'{notes.FILE}-{name}')
