@@ -46,6 +46,29 @@ def describe(
     host: host_module.Host, instance_info: objects.InstanceInfo
 ) -> objects.MigrationPlan:
     """See os_acc.migration.describe."""
+    accelerators = [
+        _accelerator(host, entry) for entry in source(host, instance_info)
+    ]
+    ways = [each.way for each in accelerators]
+    return objects.MigrationPlan(
+        instance_uuid=instance_info.uuid,
+        way=max(ways, key=driver_base.WAYS.index),
+        obstacles=[
+            f'VAN {each.uuid}: {each.obstacle}'
+            for each in accelerators
+            if each.obstacle is not None
+        ],
+        accelerators=accelerators,
+    )
+
+
+def source(
+    host: host_module.Host, instance_info: objects.InstanceInfo
+) -> list[journal.Entry]:
+    """What an instance has on the source, before or after the hand-over.
+
+    :raises MigrationConflict: if it has nothing here that it could move with
+    """
     plan.check_instance(instance_info)
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
@@ -66,18 +89,7 @@ def describe(
                 reason=f'VAN {entry.van.uuid} is {entry.van.state}, expected '
                 'plugged',
             )
-    accelerators = [_accelerator(host, entry) for entry in entries]
-    ways = [each.way for each in accelerators]
-    return objects.MigrationPlan(
-        instance_uuid=uuid,
-        way=max(ways, key=driver_base.WAYS.index),
-        obstacles=[
-            f'VAN {each.uuid}: {each.obstacle}'
-            for each in accelerators
-            if each.obstacle is not None
-        ],
-        accelerators=accelerators,
-    )
+    return entries
 
 
 def read(
@@ -213,11 +225,19 @@ def _way(
     driver: driver_base.DriverBase,
     van: objects.VAN,
 ) -> str:
-    """The best way in which a VAN can move."""
+    """The best way in which a VAN can move.
+
+    A guest moves live only with a device whose state the kernel can save, and
+    if the plugin knows what changes in its definition.
+    """
     way = driver.moves
-    if way == driver_base.LIVE and van.live_migratable is False:
-        way = driver_base.REPLUG
     plugin = host.extensions.plugin(van.plugin)
+    if way == driver_base.LIVE and not (
+        van.live_migratable
+        and driver.left_behind(van) is None
+        and plugin.migration_map([van], [van]) is not None
+    ):
+        way = driver_base.REPLUG
     if way != driver_base.COLD and not plugin.supports_live:
         way = driver_base.COLD
     return way

@@ -46,7 +46,7 @@ def settle(
             if incoming:
                 moves.make_theirs(host, entries, step, live=False)
             else:
-                moves.take_back(host, entries, step, runs_with_them=True)
+                moves.take_back(host, entries, step)
             settled += [entry.van for entry in entries]
             return []
         if incoming and guests.exists(host, entries) is False:
