@@ -340,10 +340,11 @@ class MdevDriver(driver.DriverBase):
                 mdev_handles.create(van, wanted, kept)
             else:
                 mdev_handles.hold(wanted)
-            known = self._specs().known_parent(wanted.parent)
-            van.live_migratable = (
-                known is None or known.live_migratable is not False
-            ) and migratable.mediated(van, wanted)
+            if van.live_migratable is None:
+                known = self._specs().known_parent(wanted.parent)
+                van.live_migratable = (
+                    known is None or known.live_migratable is not False
+                ) and migratable.mediated(van, wanted)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
