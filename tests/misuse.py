@@ -255,6 +255,10 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: vfs.made_vfs(p.unnamed, 5.0),
         Missing,
     ),
+    'ask for the settings of VFs by a path': (
+        lambda p: vfs.settings_of_vfs(f'../devices/{p.bound}'),
+        Invalid,
+    ),
     "remove an administrator's mediated device": (
         lambda p: mdev.remove(p.mdev, p.mdev_parent, p.mdev_type, 0, 5.0),
         False,

@@ -37,6 +37,9 @@ def vfs_obstacles(
     device = f'PF {pf.address}'
     if spec is not None and spec.num_vfs is not None:
         yield from number_obstacles(pf, spec.num_vfs)
+        is_nic = pf.base_class == pci.CLASS_NETWORK
+        if spec.vf_settings is not None and not is_nic:
+            yield Obstacle.of(device, offer_refusals.NO_PORTS.say())
     # Without VANs, Holders is false, and still knows what has failed.
     holders = vans.Vans() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)

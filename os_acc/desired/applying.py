@@ -156,8 +156,11 @@ def _finish(
         ]
         for part in _AHEAD
     }
-    if results.IN_THE_WAY not in made.results():
-        host.journal.save_desired(_row(document, sysfs.boot_id(), left))
+    waits = results.IN_THE_WAY in made.results()
+    row = _row(document, None if waits else sysfs.boot_id(), left)
+    # What was let go is not let go again.
+    if row != host.journal.desired():
+        host.journal.save_desired(row)
     return made
 
 

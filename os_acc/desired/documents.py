@@ -239,8 +239,9 @@ def read(
         try:
             specs += device_spec.parse(json.dumps(item))
         except exception.InvalidRequest as err:
-            field = err.kwargs['field']
-            keys = ['offered', number, *([field] if field in item else [])]
+            # Such as vf_settings.vlan.
+            field = err.kwargs['field'].split('.')
+            keys = ['offered', number, *(field if field[0] in item else [])]
             raise schemas.at(err, keys, place) from err
     functions = []
     for number, item in enumerate(found.get('functions', ())):

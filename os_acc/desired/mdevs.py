@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The mediated devices that exist before an instance requests one.
+"""The mediated devices that are there before an instance requests one.
 
-A request by class gets one of them before a new one is made. The device stays
-when its instance has left: root's record says so. The record does not survive
-a reboot, nor do the devices: the document is applied again then.
+A request by class gets one of them before a new one is made. It stays when its
+instance has left. Root's record says so. It does not survive a reboot, nor do
+the devices: the document is applied again then.
 """
 
 from __future__ import annotations
@@ -50,43 +50,48 @@ def find(
     earlier = before.devices_of(PART) if before is not None else []
     done = earlier if before and before.settled == sysfs.boot_id() else []
     wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
-    names = dict.fromkeys([*wanted, *earlier])
-    if not names:
+    # First what goes: it may take the room of what comes.
+    gone = [name for name in earlier if name not in wanted]
+    those = dict.fromkeys([*gone, *wanted])
+    if not those:
         return
     specs = offered.specs_after(host.conf, document)
     missing: collections.Counter[tuple[str, str]] = collections.Counter()
-    for name in names:
+    freed = {handles.of_name(name).parent for name in gone}
+    for name in those:
         device = handles.of_name(name)
-        exists = mdev.find(device.uuid) == device
-        now = _THERE if exists else _MISSING
+        there = mdev.find(device.uuid) == device
+        now = _THERE if there else _MISSING
         if name not in wanted:
             users = functools.partial(_users, host, device)
             # Also if it is gone: root may have a record of it.
             act = functools.partial(_let_go, host, device)
             yield steps.Step(PART, name, now, _MISSING, act, users)
-        elif exists and name in done:
+        elif there and name in done:
             yield steps.Step(PART, name, now, now)
         else:
             error = None
-            if not exists:
-                error = _obstacle(host, specs, device)
+            if not there:
                 missing[device.parent, device.type] += 1
-                if error is None:
-                    error = _lack(device, missing[device.parent, device.type])
+                number = missing[device.parent, device.type]
+                if device.parent in freed:
+                    number = 0
+                error = _obstacle(host, specs, device, number)
             keep = functools.partial(_keep, host, device)
             yield steps.tried(PART, name, now, _THERE, keep, error)
 
 
-def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
-    """Say that a parent has no room for so many devices of a type."""
-    kind = mdev_types.type_of(device.parent, device.type)
-    return mdev.exhausted(device) if kind.available < number else None
-
-
 def _obstacle(
-    host: host_module.Host, specs: device_spec.Specs, device: mdev.Mdev
+    host: host_module.Host,
+    specs: device_spec.Specs,
+    device: mdev.Mdev,
+    number: int = 1,
 ) -> exception.ExceptionBase | None:
-    """Why a device cannot be made now, as far as is known."""
+    """Why a device cannot be made now, as far as that is seen.
+
+    :param number: of its type, for so many devices room is needed; 0: it is
+        unknown how much there will be
+    """
     try:
         spec = specs.check_mdev(device.parent, device.type)
         holders = allocated.Holders(
@@ -99,7 +104,11 @@ def _obstacle(
             function = pci.get(device.parent)
             for each in availability.unhealthy_obstacles(function, holders):
                 return each.error()
-        handles.check_room(device, spec.max_instances)
+        if number:
+            handles.check_room(device, spec.max_instances)
+            kind = mdev_types.type_of(device.parent, device.type)
+            if kind.available < number:
+                return mdev.exhausted(device)
     except exception.ExceptionBase as err:
         return err
     return None
@@ -128,7 +137,7 @@ def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
 
 
 def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
-    """Remove a device that the document no longer has, if nobody has it.
+    """Remove a device that the document has no more, if nobody has it.
 
     :returns: False: it was gone before
     """
@@ -137,7 +146,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
     if not os.path.isdir(mdev.parent_directory(device.parent)):
         return False
     with host.locks.device(device.parent):
-        existed = mdev.find(device.uuid) is not None
+        there = mdev.find(device.uuid) is not None
         if users := _users(host, device):
             raise exception.DeviceBusy(
                 device=f'mdev {device.uuid}', reason='; '.join(users)
@@ -151,7 +160,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
             )
     if not done:
         LOG.warning('mdev %s stays: others have made it', device.uuid)
-    return existed
+    return there
 
 
 def _users(host: host_module.Host, device: mdev.Mdev) -> list[str]:

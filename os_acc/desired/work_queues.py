@@ -191,12 +191,15 @@ def _keep(host: host_module.Host, address: str) -> bool:
             return privileged.keep(address, host.conf.os_acc.device_timeout)
 
 
-def _let_go(host: host_module.Host, address: str) -> None:
-    """Let a device be disabled with its last VAN; now, if it has none."""
+def _let_go(host: host_module.Host, address: str) -> bool:
+    """Let a device be disabled with its last VAN; now, if it has none.
+
+    :returns: False: that was done before, or the device has gone
+    """
     from os_acc.privileged.idxd import devices as privileged
 
     with host.locks.device(address):
         if pci.find(address) is None:
-            return
+            return False
         with host.acting_for():
-            privileged.let_go(address, host.conf.os_acc.device_timeout)
+            return privileged.let_go(address, host.conf.os_acc.device_timeout)

@@ -106,8 +106,8 @@ def vfs_entry(
 ) -> tuple[device_spec.Spec, frozenset[int]]:
     """The entry of a PF, and how many VFs may be made on it.
 
-    If device_spec does not offer the PF any more, or sets no num_vfs, VANs get
-    back as many VFs as were made for them.
+    That is num_vfs, and as many as were made for VANs: an instance gets its VF
+    back although num_vfs has become smaller.
 
     :raises DeviceNotFound: if device_spec does not offer the PF, and no VAN
         already has VFs of it
@@ -118,7 +118,7 @@ def vfs_entry(
         return found.held(pf), numbers
     spec = found.check(pf)
     if spec.num_vfs is not None:
-        numbers = frozenset({spec.num_vfs})
+        numbers |= {spec.num_vfs}
     return spec, numbers
 
 

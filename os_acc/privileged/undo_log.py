@@ -34,10 +34,13 @@ class Vfs(Record):
     :ivar number: how many
     :ivar autoprobe: the PF's sriov_drivers_autoprobe before; None if the
         kernel has no such file
+    :ivar settings: what was set for each of them when they were made, by the
+        names of rtnetlink.SETTINGS
     """
 
     number: int
     autoprobe: str | None
+    settings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.spec import address as spec_address
 from os_acc.spec import edits as spec_edits
+from os_acc.spec import vf_settings as spec_vf_settings
 
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
@@ -84,6 +85,8 @@ class Spec:
     :ivar command_empties: whether cleaning_command empties the functions, if
         they store data
     :ivar num_vfs: how many VFs os-acc creates on a PF; None: none
+    :ivar vf_settings: what the VFs of a NIC have while no port is set up on
+        them; None: what their PF's driver gives them
     :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
     :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
@@ -147,6 +150,7 @@ class Spec:
     companions: bool = False
     command_empties: bool = False
     num_vfs: int | None = None
+    vf_settings: spec_vf_settings.VFSettings | None = None
     reset: str | None = None
     mdev_types: tuple[str, ...] = ()
     vgpu_type: str | None = None

@@ -200,6 +200,15 @@ def test_more_than_fit(here):
     assert len(there()) == 11
 
 
+def test_what_goes_makes_room(here):
+    """One call is enough: what the document has no more goes first."""
+    apply(12, 'mtty-2')
+    report = apply(24, check=True)
+    assert {each.reason for each in report.steps} == {None}
+    assert results(apply(24)) == ['changed'] * 36
+    assert results(apply(24)) == ['unchanged'] * 24
+
+
 @pytest.mark.parametrize(
     ('values', 'text'),
     [({'kind': 'mtty-9'}, 'mtty-9'), ({'device': 'none'}, 'none')],

@@ -114,9 +114,10 @@ def _wanted(function: pci.Function, set_up: bool) -> idxd_availability.Layout:
 
 
 @context.entry
-def let_go(address: str, seconds: float) -> None:
+def let_go(address: str, seconds: float) -> bool:
     """End what keep() has begun: the device is disabled with its last VAN.
 
+    :returns: False: there was nothing to do
     :raises DeviceNotFound: if there is no such function
     :raises DeviceError, Timeout: if it cannot be disabled
     """
@@ -124,13 +125,15 @@ def let_go(address: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
     deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
+    def act() -> bool:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            before = records.idxd_devices.read(address)
             # Also after an earlier call that was interrupted.
             _mark(function, False)
             stop(function, deadline)
+            return records.idxd_devices.read(address) != before
 
-    waiting.at_most(
+    return waiting.at_most(
         act, seconds, f'the work queues of PCI function {address} to be undone'
     )
 

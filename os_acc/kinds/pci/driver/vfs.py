@@ -80,14 +80,16 @@ def create(
 def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
     """Make the VFs again after a reboot, if nobody else has.
 
-    If device_spec sets no num_vfs for the PF any more, there are as many as
-    before the reboot. The caller holds the PF's lock.
+    There are at least as many as before the reboot, because a VAN may have the
+    last one. The caller holds the PF's lock.
     """
     if MADE not in van.driver_data or sriov.count(pf):
         return
     function = pci.get(pf)
     spec = specs.known(function)
-    number = (spec and spec.num_vfs) or int(van.driver_data[MADE])
+    number = int(van.driver_data[MADE])
+    if spec is not None and spec.num_vfs is not None:
+        number = max(number, spec.num_vfs)
     allocation.check(vf_availability.number_obstacles(function, number))
     _privileged_create(pf, number)
 
