@@ -568,7 +568,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'let work queues go that os-acc has not set up': (
         lambda p: idxd_devices.let_go(p.bound, 5.0),
-        None,
+        False,
     ),
     'let work queues go by a path': (
         lambda p: idxd_devices.let_go(f'../devices/{p.bound}', 5.0),

@@ -77,7 +77,7 @@ def test_made_and_removed(here):
     assert results(apply(2, check=True)) == ['unchanged'] * 2
     assert results(apply(2)) == ['unchanged'] * 2
     assert here.writes == writes
-    assert results(apply(1)) == ['unchanged', 'changed']
+    assert results(apply(1)) == ['changed', 'unchanged']
     assert len(there()) == 1
     apply()
     assert here.snapshot() == before
