@@ -4,11 +4,12 @@
 
 The caller, such as a compute service, makes these calls in this order:
 
-    describe(...)   source   what the target must give
+    describe(...)   source   what the target must provide
     prepare(...)    target   reserve, program and create it
-    hand_over(...)  source   from now on the guest gets nothing of it here
+    hand_over(...)  source   from now on the guest cannot get it here
+    redefine(...)   source   only live: the guest's definition on the target
     (the caller moves the guest)
-    switch(...)     target   it is the instance's from now on
+    switch(...)     target   assign it to the instance
     finish(...)     source   release what stayed behind
 
 Until switch() has returned, abort() undoes all of it: on the target first,
@@ -29,7 +30,7 @@ from os_acc import progress as progress_module
 
 
 def describe(instance_info: objects.InstanceInfo) -> objects.MigrationPlan:
-    """Say what the target must give. Nothing is changed.
+    """Say what the target must provide. Nothing is changed.
 
     :param instance_info: the instance
     :returns: the plan for prepare(). Its ``obj_to_primitive()`` goes over a
@@ -107,7 +108,7 @@ def hand_over(
     :raises LiveNotSupported, HypervisorError: as for os_acc.plug
     :raises MigrationConflict: if the instance has no accelerators here, or
         another migration has them
-    :raises UnplugException: if the guest does not let go of them. They are
+    :raises UnplugException: if the guest does not release them. They are
         plugged again; if that fails too, they stay outgoing
     """
     from os_acc.moving import moves
@@ -121,13 +122,41 @@ def hand_over(
     )
 
 
+def redefine(
+    instance_info: objects.InstanceInfo,
+    vans: objects.VANList,
+    definition: str,
+) -> str:
+    """Make the definition with which a guest moves live. Nothing is changed.
+
+    Call it on the source. The guest keeps its devices while it moves. So only
+    what names the devices of the host differs: see PluginBase.redefine().
+
+    :param vans: what prepare() has returned on the target
+    :param definition: the definition of the guest on this host, for its
+        hypervisor. For libvirt, call this twice: for the XML of the running
+        guest (VIR_DOMAIN_XML_MIGRATABLE), and for the XML that is kept
+    :returns: the definition for the target
+    :raises LibraryNotInitialized, JournalError: as for describe
+    :raises InvalidRequest: if an argument is wrong, or the definition has not
+        the devices of the VANs
+    :raises MigrationConflict: if the instance has no accelerators here, or
+        one of them cannot move live
+    """
+    from os_acc.moving import definitions
+
+    return definitions.redefine(
+        os_acc.this_host(), instance_info, vans, definition
+    )
+
+
 def switch(
     instance_info: objects.InstanceInfo,
     migration_uuid: str,
     live: bool = False,
     progress: progress_module.Callback | None = None,
 ) -> objects.VANList:
-    """Make prepared accelerators the instance's, on the target.
+    """Assign prepared accelerators to the instance, on the target.
 
     Call it only after hand_over() has returned on the source.
 
@@ -136,7 +165,7 @@ def switch(
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for prepare
     :raises LiveNotSupported, HypervisorError: as for os_acc.plug
     :raises MigrationConflict: if the migration is not prepared here, or
-        migration_timeout is over and the guest does not run here
+        migration_timeout has passed and the guest does not run here
     :raises PlugException: if a step failed. The VANs stay incoming: try again
         or abort
     """
@@ -162,8 +191,8 @@ def finish(
 
     :returns: the number of VANs that were released
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for prepare
-    :raises MigrationConflict: if the VANs are not handed over by this
-        migration, or the guest runs on this host
+    :raises MigrationConflict: if this migration has not handed over the VANs,
+        or the guest runs on this host
     :raises UnplugException: if some VANs could not be released; the next
         finish() or recover() tries again
     """
@@ -182,7 +211,7 @@ def abort(
     migration_uuid: str,
     progress: progress_module.Callback | None = None,
 ) -> int:
-    """Undo the part of this host. Call it on the target first.
+    """Undo this host's part of a migration. Call it on the target first.
 
     The target releases what it has prepared. The source plugs again what it
     has handed over.

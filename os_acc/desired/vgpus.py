@@ -65,9 +65,9 @@ def find(
         if right and not users():
             yield steps.Step(PART, vf, _text(now), _text(now))
             continue
-        act = functools.partial(_set, host, vf, known)
+        change = functools.partial(_set, host, vf, known)
         after = 'the type of its entry'
-        yield steps.Step(PART, vf, _text(now), after, act, users)
+        yield steps.Step(PART, vf, _text(now), after, change, users)
 
 
 def _text(number: int | None) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the target host of a migration must give: written, and read again.
+"""What the target host of a migration must provide: written and read.
 
 The source writes the plan, and the target reads it. It comes over a network,
 so that each value is checked like any other input.
@@ -46,6 +46,29 @@ def describe(
     host: host_module.Host, instance_info: objects.InstanceInfo
 ) -> objects.MigrationPlan:
     """See os_acc.migration.describe."""
+    accelerators = [
+        _accelerator(host, entry) for entry in source(host, instance_info)
+    ]
+    ways = [each.way for each in accelerators]
+    return objects.MigrationPlan(
+        instance_uuid=instance_info.uuid,
+        way=max(ways, key=driver_base.WAYS.index),
+        obstacles=[
+            f'VAN {each.uuid}: {each.obstacle}'
+            for each in accelerators
+            if each.obstacle is not None
+        ],
+        accelerators=accelerators,
+    )
+
+
+def source(
+    host: host_module.Host, instance_info: objects.InstanceInfo
+) -> list[journal.Entry]:
+    """What an instance has on the source, before or after the hand-over.
+
+    :raises MigrationConflict: if it has nothing here that it could move with
+    """
     plan.check_instance(instance_info)
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
@@ -66,32 +89,23 @@ def describe(
                 reason=f'VAN {entry.van.uuid} is {entry.van.state}, expected '
                 'plugged',
             )
-    accelerators = [_accelerator(host, entry) for entry in entries]
-    ways = [each.way for each in accelerators]
-    return objects.MigrationPlan(
-        instance_uuid=uuid,
-        way=max(ways, key=driver_base.WAYS.index),
-        obstacles=[
-            f'VAN {each.uuid}: {each.obstacle}'
-            for each in accelerators
-            if each.obstacle is not None
-        ],
-        accelerators=accelerators,
-    )
+    return entries
 
 
-def read(given: Any, instance_uuid: str) -> list[objects.MigrationAccelerator]:
+def read(
+    source_plan: Any, instance_uuid: str
+) -> list[objects.MigrationAccelerator]:
     """Check a plan.
 
-    :param given: a MigrationPlan, or its primitive
+    :param source_plan: a MigrationPlan, or its primitive
     :param instance_uuid: the instance that it must be of
     :returns: its accelerators
     :raises InvalidRequest: if it is wrong; the error names the field and the
         value, and what was expected
     """
-    if isinstance(given, objects.MigrationPlan):
-        given = given.obj_to_primitive()
-    made = _read(objects.MigrationPlan, given, ['plan'])
+    if isinstance(source_plan, objects.MigrationPlan):
+        source_plan = source_plan.obj_to_primitive()
+    made = _read(objects.MigrationPlan, source_plan, ['plan'])
     if made.instance_uuid != instance_uuid:
         _refuse(
             ['plan', 'instance_uuid'],
@@ -211,11 +225,19 @@ def _way(
     driver: driver_base.DriverBase,
     van: objects.VAN,
 ) -> str:
-    """The best way in which a VAN can move."""
+    """The best way in which a VAN can move.
+
+    A guest moves live only with a device whose state the kernel can save, and
+    if the plugin knows what changes in its definition.
+    """
     way = driver.moves
-    if way == driver_base.LIVE and van.live_migratable is False:
-        way = driver_base.REPLUG
     plugin = host.extensions.plugin(van.plugin)
+    if way == driver_base.LIVE and not (
+        van.live_migratable
+        and driver.left_behind(van) is None
+        and plugin.migration_map([van], [van]) is not None
+    ):
+        way = driver_base.REPLUG
     if way != driver_base.COLD and not plugin.supports_live:
         way = driver_base.COLD
     return way
@@ -236,7 +258,11 @@ def _check_accelerator(
     if found.obstacle is not None:
         _refuse([*keys, 'obstacle'], found.obstacle, 'None: it cannot move')
     if request.uuid != found.uuid:
-        _refuse([*asked, 'uuid'], request.uuid, f'{found.uuid}, as of the VAN')
+        _refuse(
+            [*asked, 'uuid'],
+            request.uuid,
+            f'{found.uuid}, the UUID of the VAN',
+        )
     try:
         if request.bitstream is not None:
             reference.parse(request.bitstream)
@@ -252,7 +278,7 @@ def _check_accelerator(
 def _read(cls: type[_Object], found: Any, keys: _Keys) -> _Object:
     """Read an object from its primitive, each field by itself.
 
-    :param keys: where it stands, for the errors
+    :param keys: where it is, for the errors
     :raises InvalidRequest: if it is wrong
     """
     made = cls.partial()
@@ -327,7 +353,7 @@ def _expected(field: Any, value: Any) -> str:
     schema = field.get_schema()
     if 'enum' in schema:
         return ' or '.join(schema['enum'])
-    return 'a list of texts' if 'array' in schema['type'] else 'a text'
+    return 'a list of strings' if 'array' in schema['type'] else 'a string'
 
 
 def _refuse_field(err: exception.InvalidRequest, keys: _Keys) -> NoReturn:

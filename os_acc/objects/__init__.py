@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from os_acc.objects.host_info import HostInfo
     from os_acc.objects.host_info import HostPluginInfo
     from os_acc.objects.instance_info import InstanceInfo
+    from os_acc.objects.migration_map import MigrationChange
+    from os_acc.objects.migration_map import MigrationMap
     from os_acc.objects.migration_plan import MigrationAccelerator
     from os_acc.objects.migration_plan import MigrationPlan
     from os_acc.objects.port import PortBinding
@@ -61,6 +63,8 @@ _MODULES = {
     'InstanceInfo': 'instance_info',
     'MdevHandle': 'handle',
     'MigrationAccelerator': 'migration_plan',
+    'MigrationChange': 'migration_map',
+    'MigrationMap': 'migration_map',
     'MigrationPlan': 'migration_plan',
     'PCIHandle': 'handle',
     'PortBinding': 'port',
@@ -91,6 +95,8 @@ __all__ = [
     'InstanceInfo',
     'MdevHandle',
     'MigrationAccelerator',
+    'MigrationChange',
+    'MigrationMap',
     'MigrationPlan',
     'PCIHandle',
     'PortBinding',
@@ -116,7 +122,7 @@ def __dir__() -> list[str]:
 def register_all() -> None:
     """Import all objects, so that each can be read from a primitive.
 
-    A process does it once: a plug asks for it for each version of a handle.
+    A process does it only once: a plug calls it for each handle version.
     """
     for module in set(_MODULES.values()):
         importlib.import_module(f'{__name__}.{module}')

@@ -255,7 +255,8 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
         spec_values.refuse(
             'was',
             spec.was,
-            'no was in an entry without deny: set vendor_id and product_id',
+            'no key "was" in an entry without deny: set vendor_id and '
+            'product_id',
         )
     spec_vf_settings.check(spec.vf_settings, spec.num_vfs)
     _check_programmer(item, spec)

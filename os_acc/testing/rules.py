@@ -71,8 +71,8 @@ CLAIM_LOOKS = _of_drivers(
 REFUSE = _of_drivers(
     'refuse',
     'Claim a request',
-    'prepareVAN() refuses a request for what the driver does not have by an '
-    'error of os_acc.exception, also if the request names the driver',
+    'prepareVAN() refuses a request for what the driver does not have with an '
+    'error of os_acc.exception, even if the request names the driver',
 )
 REFUSE_LOOKS = _of_drivers(
     'refuse-untouched',
@@ -176,7 +176,8 @@ CLEAN = _of_drivers(
     'clean',
     'Clean a device',
     'cleaning_command runs once the device is closed; if it fails, the VAN '
-    'keeps the device in state error; a driver without cleans is refused',
+    'keeps the device in state error; a driver that does not set cleans is '
+    'refused',
 )
 DEADLINE = _of_drivers(
     'deadline',
@@ -305,11 +306,29 @@ RESTORE = _of_plugins(
     'After a reboot of the host',
     'restore() does the instance half again, and is_intact() says so',
 )
+MOVES_LIVE = _of_plugins(
+    'migration-map',
+    'Live migration',
+    'migration_map() names for each VAN what the definition says on the '
+    'source and on the target, the same each time, or is None',
+)
+MOVES_OWN = _of_plugins(
+    'migration-map-fits',
+    'Live migration',
+    'migration_map() refuses VANs that do not belong together by an error of '
+    'os_acc.exception',
+)
+REDEFINE = _of_plugins(
+    'redefine',
+    'Live migration',
+    'redefine() changes what the map names and nothing else, and applying it '
+    'twice gives the same',
+)
 PLUGIN_LOOKS = _of_plugins(
     'looks-only',
     'The contract',
-    'describe(), is_intact(), has_guest(), diagnose() and leftovers() change '
-    'nothing',
+    'describe(), is_intact(), has_guest(), migration_map(), redefine(), '
+    'diagnose() and leftovers() change nothing',
 )
 
 ALL = tuple(each for each in list(globals().values()) if type(each) is Rule)

@@ -61,10 +61,10 @@ def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
 
     If they are as many, but do not have the vf_settings of device_spec, they
     are made anew, too. It takes away only VFs that create_vfs() has made and
-    nobody uses. If the new ones cannot be made, it makes those of before
+    nobody uses. If the new ones cannot be made, it makes the previous ones
     again.
 
-    :returns: clauses that say why the VFs of before stay; empty if it has the
+    :returns: clauses that say why the previous VFs stay; empty if it has the
         number now
     :raises: as create_vfs
     """

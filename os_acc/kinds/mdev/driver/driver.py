@@ -22,6 +22,7 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import migratable
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
@@ -66,7 +67,7 @@ class MdevDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('MdevHandle',)
-    moves = driver.REPLUG
+    moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
@@ -308,7 +309,7 @@ class MdevDriver(driver.DriverBase):
             if van.device is None:
                 spec = self._specs().check_mdev(wanted.parent, wanted.type)
                 limit = spec.max_instances
-            # Otherwise the VAN has had it since before, and keeps it.
+            # Otherwise the VAN already has it, and keeps it.
             there = mdev.find(wanted.uuid)
             kept = wanted.uuid in mdev_handles.kept(self.journal)
             if there is None and self.config.owner == EXTERNAL and not kept:
@@ -339,6 +340,11 @@ class MdevDriver(driver.DriverBase):
                 mdev_handles.create(van, wanted, kept)
             else:
                 mdev_handles.hold(wanted)
+            if van.live_migratable is None:
+                known = self._specs().known_parent(wanted.parent)
+                van.live_migratable = (
+                    known is None or known.live_migratable is not False
+                ) and migratable.mediated(van, wanted)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
@@ -359,7 +365,6 @@ class MdevDriver(driver.DriverBase):
             return (each for each in own if each.type == device.type)
 
         choosing.choose(
-            self,
             van,
             request,
             places,

@@ -5,8 +5,8 @@
 The VF stays bound to NVIDIA's own driver. The guest's definition therefore
 has managed='no': if libvirt bound the VF to VFIO, the host would crash.
 
-The type of a VF may be preset: the operator has set it before. os-acc then
-gives the VF out with that type, and leaves the type set afterwards.
+The type of a VF may be preset by the operator. os-acc then gives the VF out
+with that type, and leaves the type set afterwards.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import migratable
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu
@@ -52,7 +53,7 @@ PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 class NvidiaVGPUDriver(driver.DriverBase):
     cleans = True
     handle_types = ('PCIHandle',)
-    moves = driver.REPLUG
+    moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if isinstance(request.handle, objects.PCIHandle):
@@ -70,7 +71,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             for spec in entries
         ):
             return True
-        # Entries without vgpu_type also name functions that are no vGPUs.
+        # Entries without vgpu_type also name functions that are not vGPUs.
         return any(
             spec_parts.offers_vgpus(spec)
             and vgpu_report.resource_class(spec) == wanted
@@ -150,7 +151,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _offered(
         self, unreadable: dict[str, Exception] | None = None
     ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-        """Those of them that device_spec offers as vGPUs."""
+        """Those of _functions() that device_spec offers as vGPUs."""
         for function, spec in self._functions(unreadable):
             if spec_parts.offers_vgpus(spec):
                 yield function, spec
@@ -239,6 +240,15 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 )
             else:
                 self._privileged_set(van, number)
+            self._ask_live(van, spec)
+
+    @staticmethod
+    def _ask_live(van: objects.VAN, spec: device_spec.Spec) -> None:
+        """Set live_migratable of a VAN whose VF has its type."""
+        van.live_migratable = (
+            spec.live_migratable is not False
+            and migratable.function(van, allocation.address_of(van))
+        )
 
     def _check_available(
         self,
@@ -303,6 +313,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             _, done = self._check_available(van, function, spec)
             if not done:
                 self._privileged_set(van, number)
+            self._ask_live(van, spec)
 
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
         from os_acc.privileged.mdev import devices as privileged
@@ -325,7 +336,6 @@ class NvidiaVGPUDriver(driver.DriverBase):
             ).serves(request)
         ]
         choosing.choose(
-            self,
             van,
             request,
             # VFs with a preset type can be used for nothing else.
