@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Two libvirtd on one machine, as two hosts, and a guest without a disk.
+
+Each host has its own mount and UTS namespaces, and so its own state, sockets
+and QEMU processes. It has its own os-acc, too: a configuration, a journal and
+fake devices. The guest is emulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import pathlib
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+import uuid
+
+from os_acc.kinds.fake.driver.hardware import Hardware
+
+HANDLES = 3
+LIBVIRT = 'lib cache log'.split()
+DIRECTORIES = ' '.join(
+    ['/run/libvirt', '/etc/libvirt', *(f'/var/{d}/libvirt' for d in LIBVIRT)]
+)
+
+QEMU_CONF = """user = "root"
+group = "root"
+security_driver = "none"
+cgroup_controllers = []
+namespaces = []
+stdio_handler = "file"
+migration_host = "127.0.0.2"
+"""
+
+# libvirtd asks the host's UUID of the machine, which is the same for both.
+LIBVIRTD_CONF = """unix_sock_dir = "{directory}"
+host_uuid = "{uuid}"
+auth_unix_rw = "none"
+log_outputs = "3:stderr"
+"""
+
+NAMESPACES = """
+set -e
+hostname {name}
+for each in {directories}; do
+    mount -t tmpfs {name} $each
+done
+# The user and the groups that libvirt's package makes where it is installed.
+for each in passwd group; do
+    cp /etc/$each {directory}/$each
+    for name in libvirt-qemu kvm; do
+        grep -q "^$name:" {directory}/$each && continue
+        case $each in
+        passwd) echo $name:x:64055:64055::/nonexistent:/bin/false ;;
+        group) echo $name:x:64055: ;;
+        esac >>{directory}/$each
+    done
+    mount --bind {directory}/$each /etc/$each
+done
+mkdir -p /etc/libvirt/qemu
+cp {directory}/*.conf /etc/libvirt/
+echo ready
+exec sleep infinity
+"""
+
+OS_ACC_CONF = """[os_acc]
+state_path = {directory}/state
+lock_path = {directory}/locks
+plugin = libvirt
+host = {name}
+device_spec_dir = {directory}/device_spec.d
+
+[os_acc_fake]
+devices = fake0:test:{handles}
+discover = True
+hardware_path = {directory}/hardware
+
+[os_acc_libvirt]
+connection_uri = {uri}
+"""
+
+DOMAIN = """
+<domain type='qemu'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <memory unit='MiB'>32</memory>
+  <vcpu>1</vcpu>
+  <os>
+    <type arch='x86_64' machine='pc'>hvm</type>
+    <kernel>{kernel}</kernel>
+  </os>
+  <features><acpi/></features>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+    <serial type='null'/>
+    {devices}
+  </devices>
+</domain>
+"""
+
+_HEADER = 0x1BADB002
+_HAS_ADDRESSES = 0x00010000
+_AT = 0x100000
+# The power management of QEMU's machine pc: status and enable of the events,
+# and control, at 0x600, 0x602 and 0x604 (ACPI 6.5, 4.8.3).
+_CODE = bytes.fromhex(
+    '66ba0206'  # mov dx, 0x602
+    '66b80001'  # mov ax, 0x100: the power button
+    '66ef'  # out dx, ax
+    '66ba0006'  # again: mov dx, 0x600
+    '66ed'  # in ax, dx
+    'f6c401'  # test ah, 1: it was pressed
+    '74f5'  # jz again
+    '66ba0406'  # mov dx, 0x604
+    '66b80020'  # mov ax, 0x2000: off
+    '66ef'  # out dx, ax
+    'ebfe'  # jmp to itself
+)
+
+
+def kernel() -> bytes:
+    """A Multiboot kernel that switches the machine off when it is asked.
+
+    https://www.gnu.org/software/grub/manual/multiboot/multiboot.html
+    """
+    length = 32 + len(_CODE)
+    header = (_HEADER, _HAS_ADDRESSES, -(_HEADER + _HAS_ADDRESSES) % 2**32)
+    # Where the header, the code, its end and the end of its memory are, and
+    # where it begins.
+    places = (_AT, _AT, _AT + length, _AT + length, _AT + 32)
+    return struct.pack('<8I', *header, *places) + _CODE
+
+
+class Host:
+    """A host.
+
+    :param directory: its own
+    :ivar uri: of its libvirt
+    """
+
+    def __init__(self, directory: pathlib.Path, name: str) -> None:
+        self.name, self.directory = name, directory / name
+        for each in ('', 'state', 'locks', 'device_spec.d'):
+            (self.directory / each).mkdir()
+        self.uri = (
+            f'qemu+unix:///system?socket={self.directory}/libvirt-sock'
+        )
+        (self.directory / 'qemu.conf').write_text(QEMU_CONF)
+        (self.directory / 'libvirtd.conf').write_text(
+            LIBVIRTD_CONF.format(directory=self.directory, uuid=uuid.uuid4())
+        )
+        self.configuration = directory / f'{name}.conf'
+        self.configuration.write_text(
+            OS_ACC_CONF.format(
+                directory=self.directory,
+                name=name,
+                uri=self.uri,
+                handles=HANDLES,
+            )
+        )
+        for each in DIRECTORIES.split():
+            pathlib.Path(each).mkdir(parents=True, exist_ok=True)
+        script = NAMESPACES.format(
+            name=name, directories=DIRECTORIES, directory=self.directory
+        )
+        # It keeps the namespaces while libvirtd is down.
+        self._keeper = subprocess.Popen(
+            ['unshare', '--mount', '--uts', 'sh', '-c', script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._keeper.stdout is not None
+        assert self._keeper.stdout.readline() == 'ready\n'
+        self.start()
+
+    def start(self) -> None:
+        with open(self.directory / 'libvirtd.log', 'ab') as log:
+            self._libvirtd = subprocess.Popen(
+                [
+                    *('nsenter', '-t', str(self._keeper.pid), '-m', '-u'),
+                    *('libvirtd', '-f', '/etc/libvirt/libvirtd.conf'),
+                    *('-p', str(self.directory / 'pid')),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait(self) -> None:
+        """Wait until libvirt answers: it first looks at each QEMU."""
+
+        def answers() -> bool:
+            log = (self.directory / 'libvirtd.log').read_text()
+            assert self._libvirtd.poll() is None, log[-2000:]
+            return self.virsh('version', check=False)[0] == 0
+
+        wait_for(answers, 300)
+
+    def kill(self) -> None:
+        self._libvirtd.send_signal(signal.SIGKILL)
+        self._libvirtd.wait()
+
+    def close(self) -> None:
+        for name in self.virsh('list', '--name', check=False)[1].split():
+            self.virsh('destroy', name, check=False)
+        for each in (self._libvirtd, self._keeper):
+            each.kill()
+            each.wait()
+        assert self._keeper.stdout is not None
+        self._keeper.stdout.close()
+
+    def virsh(self, *arguments: str, check: bool = True) -> tuple[int, str]:
+        done = subprocess.run(
+            ['virsh', '-q', '-c', self.uri, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert not (check and done.returncode), (arguments, done.stderr)
+        return done.returncode, done.stdout
+
+    def state(self, guest: str) -> str | None:
+        """The state of a guest; None: there is none here."""
+        code, text = self.virsh('domstate', guest, check=False)
+        return text.strip() if code == 0 else None
+
+    @property
+    def command(self) -> list[str]:
+        code = 'from os_acc.cli import app; raise SystemExit(app.main())'
+        return [
+            *(sys.executable, '-c', code),
+            *('--config-file', str(self.configuration)),
+        ]
+
+    def os_acc(
+        self, *arguments: str, code: int | None = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run os-acc here.
+
+        :param code: the exit code that it must have; None: any
+        """
+        done = subprocess.run(
+            [*self.command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert code is None or done.returncode == code, (arguments, done)
+        return done
+
+    def states(self) -> list[str]:
+        """The states of the VANs in its journal."""
+        shown = self.os_acc('van', 'list', '-f', 'value', '-c', 'state')
+        return sorted(shown.stdout.split())
+
+    def in_use(self) -> int:
+        """How many of its devices are in use."""
+        return len(Hardware(str(self.directory / 'hardware')).in_use())
+
+    def destination(self) -> list[str]:
+        """The options that say to move an instance here."""
+        return [
+            *('--to', self.uri),
+            *('--remote-command', shlex.join(self.command)),
+        ]
+
+
+class Hosts:
+    """A source and a target, and guests."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.kernel = directory / 'kernel'
+        self.kernel.write_bytes(kernel())
+        self.source = Host(directory, 'one')
+        self.target = Host(directory, 'two')
+        try:
+            for each in (self.source, self.target):
+                each.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for each in (self.source, self.target):
+            each.close()
+
+    def guest(
+        self, name: str, runs: bool = True, count: int = 2, devices: str = ''
+    ) -> str:
+        """Plug and define a guest on the source, and start it.
+
+        :param devices: further ones, in XML
+        :returns: its UUID
+        """
+        made = str(uuid.uuid4())
+        self.source.os_acc(
+            *('plug', made, '--name', name, '--count', str(count)),
+            *('--resource-class', 'CUSTOM_FAKE_TEST'),
+        )
+        path = self.source.directory / f'{name}.xml'
+        path.write_text(
+            DOMAIN.format(
+                name=name, uuid=made, kernel=self.kernel, devices=devices
+            )
+        )
+        self.source.virsh('define', str(path))
+        if runs:
+            self.source.virsh('start', name)
+        return made
+
+    def remove(self, name: str, instance: str) -> None:
+        for each in (self.source, self.target):
+            each.virsh('destroy', name, check=False)
+            each.virsh('undefine', name, check=False)
+            each.os_acc('migration', 'abort', instance, code=None)
+            each.os_acc('unplug', instance, code=None)
+
+
+def wait_for(check: Callable[[], Any], seconds: float) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f'waited {seconds} s for {check}'
+        time.sleep(0.2)
+    return found
