@@ -16,6 +16,7 @@ from urllib import parse
 
 from acc_plug_libvirt import connection
 from acc_plug_libvirt import domain_xml
+from acc_plug_libvirt import moving
 from acc_plug_libvirt import moving_obstacles
 from os_acc import exception
 from os_acc import guest_move
@@ -173,9 +174,9 @@ class LibvirtGuest(guest_move.GuestMove):
             made[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = here.XMLDesc(
                 common | kept
             )
+        changes = moving.migration_map(vans_source, vans_target)
         return {
-            name: domain_xml.update_domain_xml(xml, vans_source, vans_target)
-            for name, xml in made.items()
+            name: moving.redefine(xml, changes) for name, xml in made.items()
         }
 
     def where(self) -> str | None:
@@ -233,7 +234,9 @@ class LibvirtGuest(guest_move.GuestMove):
             xml = self._here().XMLDesc(
                 libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
             )
-        made = domain_xml.update_domain_xml(xml, vans_source, vans_target)
+        made = moving.redefine(
+            xml, moving.migration_map(vans_source, vans_target)
+        )
         self._target.run(
             f'define domain {self._uuid} on {self._target.uri}',
             lambda opened: opened.defineXML(made),
