@@ -103,7 +103,8 @@ class Target:
             return list(made)
         except Exception as err:
             raise exception.TargetError(
-                target='', reason=f'wrong answer: {exception.describe(err)}'
+                target='of the migration',
+                reason=f'wrong answer: {exception.describe(err)}',
             ) from err
 
     def switch(self, live: bool) -> None:

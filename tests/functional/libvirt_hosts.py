@@ -10,6 +10,7 @@ fake devices. The guest is emulated.
 from __future__ import annotations
 
 from collections.abc import Callable
+import os
 import pathlib
 import shlex
 import signal
@@ -20,10 +21,18 @@ import time
 from typing import Any
 import uuid
 
+import processes
+
+# Imported before the forks, so that each child starts at once.
+from os_acc.cli import app
+from os_acc.cli import instance as _instance  # noqa: F401
+from os_acc.cli import migrate as _migrate  # noqa: F401
+from os_acc.cli import migration as _migration  # noqa: F401
+from os_acc.cli import van as _van  # noqa: F401
 from os_acc.kinds.fake.driver.hardware import Hardware
 
 HANDLES = 3
-LIBVIRT = 'lib cache log'.split()
+LIBVIRT = ['lib', 'cache', 'log']
 DIRECTORIES = ' '.join(
     ['/run/libvirt', '/etc/libvirt', *(f'/var/{d}/libvirt' for d in LIBVIRT)]
 )
@@ -123,19 +132,23 @@ _CODE = bytes.fromhex(
     '66ef'  # out dx, ax
     'ebfe'  # jmp to itself
 )
+_DEAF = bytes.fromhex('f4ebfd')  # hlt, for ever
 
 
-def kernel() -> bytes:
+def kernel(obeys: bool = True) -> bytes:
     """A Multiboot kernel that switches the machine off when it is asked.
+
+    :param obeys: False: it does not
 
     https://www.gnu.org/software/grub/manual/multiboot/multiboot.html
     """
-    length = 32 + len(_CODE)
+    code = _CODE if obeys else _DEAF
+    length = 32 + len(code)
     header = (_HEADER, _HAS_ADDRESSES, -(_HEADER + _HAS_ADDRESSES) % 2**32)
     # Where the header, the code, its end and the end of its memory are, and
     # where it begins.
     places = (_AT, _AT, _AT + length, _AT + length, _AT + 32)
-    return struct.pack('<8I', *header, *places) + _CODE
+    return struct.pack('<8I', *header, *places) + code
 
 
 class Host:
@@ -149,9 +162,7 @@ class Host:
         self.name, self.directory = name, directory / name
         for each in ('', 'state', 'locks', 'device_spec.d'):
             (self.directory / each).mkdir()
-        self.uri = (
-            f'qemu+unix:///system?socket={self.directory}/libvirt-sock'
-        )
+        self.uri = f'qemu+unix:///system?socket={self.directory}/libvirt-sock'
         (self.directory / 'qemu.conf').write_text(QEMU_CONF)
         (self.directory / 'libvirtd.conf').write_text(
             LIBVIRTD_CONF.format(directory=self.directory, uuid=uuid.uuid4())
@@ -227,6 +238,14 @@ class Host:
         assert not (check and done.returncode), (arguments, done.stderr)
         return done.returncode, done.stdout
 
+    def inside(self, *command: str) -> None:
+        """Run a command in its namespaces."""
+        subprocess.run(
+            ['nsenter', '-t', str(self._keeper.pid), '-m', '-u', *command],
+            check=True,
+            timeout=60,
+        )
+
     def state(self, guest: str) -> str | None:
         """The state of a guest; None: there is none here."""
         code, text = self.virsh('domstate', guest, check=False)
@@ -241,25 +260,46 @@ class Host:
         ]
 
     def os_acc(
-        self, *arguments: str, code: int | None = 0
-    ) -> subprocess.CompletedProcess[str]:
-        """Run os-acc here.
+        self,
+        *arguments: str,
+        code: int | None = 0,
+        before: Callable[[], None] = lambda: None,
+    ) -> str:
+        """Run os-acc here, in a child of this process.
 
         :param code: the exit code that it must have; None: any
+        :param before: what the child does first
+        :returns: its standard output
         """
-        done = subprocess.run(
-            [*self.command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=600,
+        ended = self.directory / 'ended'
+        ended.unlink(missing_ok=True)
+
+        def work() -> None:
+            for number, name in (1, 'out'), (2, 'err'):
+                file = os.open(
+                    self.directory / name,
+                    os.O_CREAT | os.O_TRUNC | os.O_WRONLY,
+                )
+                os.dup2(file, number)
+            sys.stdout = open(1, 'w', closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, 'w', closefd=False)  # noqa: SIM115
+            before()
+            configuration = str(self.configuration)
+            found = app.main(['--config-file', configuration, *arguments])
+            ended.write_text(str(found))
+
+        status = processes.run(work)
+        found = int(ended.read_text()) if status == 0 else status
+        out, err = (
+            (self.directory / name).read_text() for name in ('out', 'err')
         )
-        assert code is None or done.returncode == code, (arguments, done)
-        return done
+        assert code in (None, found), (arguments, found, out, err)
+        return out
 
     def states(self) -> list[str]:
         """The states of the VANs in its journal."""
         shown = self.os_acc('van', 'list', '-f', 'value', '-c', 'state')
-        return sorted(shown.stdout.split())
+        return sorted(shown.split())
 
     def in_use(self) -> int:
         """How many of its devices are in use."""

@@ -170,6 +170,7 @@ class LibvirtPlugin(plugin.PluginBase):
             guest.target_uri(self._uri(), target), self.config.connect_timeout
         )
         return guest.LibvirtGuest(self.libvirt(), there, instance_info)
+
     def migration_map(
         self,
         vans_source: Sequence[objects.VAN],
