@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The mediated devices that are there before an instance requests one.
+"""The mediated devices that exist before an instance requests one.
 
-A request by class gets one of them before a new one is made. It stays when its
-instance has left. Root's record says so. It does not survive a reboot, nor do
-the devices: the document is applied again then.
+A request by class gets one of them before a new one is made. The device stays
+when its instance has left: root's record says so. The record does not survive
+a reboot, nor do the devices: the document is applied again then.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ def find(
     earlier = before.devices_of(PART) if before is not None else []
     done = earlier if before and before.settled == sysfs.boot_id() else []
     wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
-    those = dict.fromkeys([*wanted, *earlier])
-    if not those:
+    names = dict.fromkeys([*wanted, *earlier])
+    if not names:
         return
     specs = offered.specs_after(host.conf, document)
     missing: collections.Counter[tuple[str, str]] = collections.Counter()
-    for name in those:
+    for name in names:
         device = handles.of_name(name)
-        there = mdev.find(device.uuid) == device
-        now = _THERE if there else _MISSING
+        exists = mdev.find(device.uuid) == device
+        now = _THERE if exists else _MISSING
         if name not in wanted:
             users = functools.partial(_users, host, device)
             # Also if it is gone: root may have a record of it.
             act = functools.partial(_let_go, host, device)
             yield steps.Step(PART, name, now, _MISSING, act, users)
-        elif there and name in done:
+        elif exists and name in done:
             yield steps.Step(PART, name, now, now)
         else:
             error = None
-            if not there:
+            if not exists:
                 error = _obstacle(host, specs, device)
                 missing[device.parent, device.type] += 1
                 if error is None:
@@ -78,7 +78,7 @@ def find(
 
 
 def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
-    """Say that a parent has no room for as many devices of a type."""
+    """Say that a parent has no room for so many devices of a type."""
     kind = mdev_types.type_of(device.parent, device.type)
     return mdev.exhausted(device) if kind.available < number else None
 
@@ -86,7 +86,7 @@ def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
 def _obstacle(
     host: host_module.Host, specs: device_spec.Specs, device: mdev.Mdev
 ) -> exception.ExceptionBase | None:
-    """Why a device cannot be made now, as far as that is seen."""
+    """Why a device cannot be made now, as far as is known."""
     try:
         spec = specs.check_mdev(device.parent, device.type)
         holders = allocated.Holders(
@@ -128,7 +128,7 @@ def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
 
 
 def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
-    """Remove a device that the document has no more, if nobody has it.
+    """Remove a device that the document no longer has, if nobody has it.
 
     :returns: False: it was gone before
     """
@@ -137,7 +137,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
     if not os.path.isdir(mdev.parent_directory(device.parent)):
         return False
     with host.locks.device(device.parent):
-        there = mdev.find(device.uuid) is not None
+        existed = mdev.find(device.uuid) is not None
         if users := _users(host, device):
             raise exception.DeviceBusy(
                 device=f'mdev {device.uuid}', reason='; '.join(users)
@@ -151,7 +151,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
             )
     if not done:
         LOG.warning('mdev %s stays: others have made it', device.uuid)
-    return there
+    return existed
 
 
 def _users(host: host_module.Host, device: mdev.Mdev) -> list[str]:

@@ -3,8 +3,8 @@
 """The VFs that PFs shall have, by num_vfs of the entries that offer them.
 
 Without a document, os-acc makes the VFs of a PF for the first VAN and removes
-them with the last one. The VFs of a document are there before, and stay. The
-journal says of which PFs, before the VFs are made and until they are removed.
+them with the last one. The VFs of a document exist before, and stay. The
+journal names their PFs from before the VFs are made until they are removed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def find(
     wanted = _wanted(offered.specs_after(host.conf, document), document)
     kept = host.journal.kept_vfs()
     for pf in sorted(wanted.keys() | kept.keys()):
-        now, number, there = kept.get(pf), wanted.get(pf), sriov.count(pf)
-        before = _text(there, now is not None)
+        now, number, present = kept.get(pf), wanted.get(pf), sriov.count(pf)
+        before = _text(present, now is not None)
         users = functools.partial(_users, host, pf)
         if number is None:
             act = functools.partial(_let_go, host, pf)
             yield steps.Step(PART, pf, before, 'not kept', act, users)
-        elif there == number and now is not None:
+        elif present == number and now is not None:
             yield steps.Step(PART, pf, before, before)
         else:
             yield steps.Step(
@@ -53,7 +53,7 @@ def find(
                 before,
                 _text(number, True),
                 functools.partial(_keep, host, pf, now, number),
-                users if there not in (0, number) else steps.nobody,
+                users if present not in (0, number) else steps.nobody,
             )
 
 
@@ -86,11 +86,11 @@ def _keep(
     """
     with host.locks.device(pf):
         # Also after an earlier step that was interrupted.
-        there = sriov.count(pf)
-        if there == number:
+        present = sriov.count(pf)
+        if present == number:
             host.journal.keep_vfs(pf, _made(host, pf))
             return
-        _check(host, pf, there)
+        _check(host, pf, present)
         host.journal.keep_vfs(pf, number)
         try:
             _change(host, pf, number)
@@ -99,14 +99,14 @@ def _keep(
             raise
 
 
-def _check(host: host_module.Host, pf: str, there: int) -> None:
+def _check(host: host_module.Host, pf: str, present: int) -> None:
     """Check that the VFs of a PF can be made, or be replaced by others.
 
     :raises DeviceBusy, DeviceError: if they cannot
     """
     function = pci.get(pf)
     spec = device_spec.load(host.conf).check(function)
-    if there:
+    if present:
         _refuse(pf, _users(host, pf))
     holders = allocated.Holders(
         host.journal.handles(), unhealthy=health.View(host.journal)
@@ -134,7 +134,7 @@ def _made(host: host_module.Host, pf: str) -> int:
 
 
 def _let_go(host: host_module.Host, pf: str) -> None:
-    """Remove the VFs of a PF that the document has no more."""
+    """Remove the VFs of a PF that the document no longer has."""
     from os_acc.privileged.pci import vfs as privileged
 
     with host.locks.device(pf):
@@ -144,7 +144,7 @@ def _let_go(host: host_module.Host, pf: str) -> None:
                 stay = privileged.remove_vfs(
                     pf, host.conf.os_acc.device_timeout
                 )
-            if stay:  # They are others', who remove them when they want.
+            if stay:  # Others have made them, and remove them when they want.
                 LOG.warning('PF %s keeps its VFs: %s', pf, '; '.join(stay))
         host.journal.keep_vfs(pf, None)
 

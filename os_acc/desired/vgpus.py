@@ -42,11 +42,11 @@ def find(
 
     :param earlier: the VFs of the earlier document
     """
-    those = sorted({*document.vgpus, *earlier})
-    if not those:
+    vfs = sorted({*document.vgpus, *earlier})
+    if not vfs:
         return
     specs = offered.specs_after(host.conf, document)
-    for vf in those:
+    for vf in vfs:
         now = vgpu.current(vf)
         before = f'vGPU type {now}' if now else _NONE
         if vf not in document.vgpus:
@@ -54,7 +54,7 @@ def find(
             act = functools.partial(_clear, host, vf) if now else None
             yield steps.Step(PART, vf, before, _NONE, act, users)
             continue
-        # The type that is set for a VAN goes with it.
+        # A type that was set for a VAN is cleared with it.
         users = functools.partial(_users, host, vf, preset=False)
         if _is_right(specs, vf, now) and not users():
             yield steps.Step(PART, vf, before, before)
@@ -122,7 +122,7 @@ def _clear(host: host_module.Host, vf: str) -> None:
 def _users(host: host_module.Host, vf: str, preset: bool = True) -> list[str]:
     """Say which VAN has a VF.
 
-    :param preset: False: only a VAN whose vGPU type goes with it
+    :param preset: False: only a VAN whose vGPU type is cleared with it
     """
     return [
         f'instance {van.instance_uuid} has {van.handle.identity} '

@@ -106,7 +106,7 @@ def place(path: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """A path of a file of procfs, in which octal numbers stand for blanks."""
+    """A path from a procfs file, with its octal escapes decoded."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 

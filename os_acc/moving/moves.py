@@ -49,26 +49,26 @@ LOG = logging.getLogger(__name__)
 def prepare(
     host: host_module.Host,
     instance_info: objects.InstanceInfo,
-    given: Any,
+    source_plan: Any,
     migration_uuid: str,
     callback: progress.Callback | None = None,
     requests: Sequence[objects.AcceleratorRequest] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.prepare."""
     call = _Call(host, instance_info, migration_uuid)
-    wanted = plans.read(given, call.instance)
+    wanted = plans.read(source_plan, call.instance)
     chosen = plans.chosen(wanted, requests)
     asked = plan.plan(host, instance_info, chosen, False)
     with call.begun(events.PREPARE, exception.PlugException, callback) as step:
         entries = call.entries()
         half_done = [e for e in entries if e.van.state not in states.WHOLE]
         plug.release_half_done(host, instance_info, half_done, step)
-        there = [e for e in entries if e not in half_done]
-        if there:
-            call.check(there, states.INCOMING, states.PLUGGED)
-            _check_prepared(call, there, wanted, chosen)
-            prepare_module.make_intact(host, there, step, live=False)
-            return _vans(there)
+        existing = [e for e in entries if e not in half_done]
+        if existing:
+            call.check(existing, states.INCOMING, states.PLUGGED)
+            _check_prepared(call, existing, wanted, chosen)
+            prepare_module.make_intact(host, existing, step, live=False)
+            return _vans(existing)
         now = sysfs.boot_id()
         new = [
             plug.new_entry(
@@ -106,7 +106,8 @@ def hand_over(
             if live:
                 plan.check_live(host.extensions.plugin(entry.van.plugin))
             entry.live = live or (again and entry.live)
-        # First how, so that each later moment knows what to attach again.
+        # Write live first, so that after a crash at any later moment it is
+        # known what to attach again.
         host.journal.mark(entries, entries[0].van.state)
         for entry in entries:
             entry.van.state = states.OUTGOING
@@ -213,7 +214,7 @@ def take_back(
     step: steps.Steps,
     runs_with_them: bool = False,
 ) -> None:
-    """Let outgoing VANs be the instance's again, on the source.
+    """Assign outgoing VANs to the instance again, on the source.
 
     What was detached is attached again. If the guest has ended meanwhile, it
     gets the devices at its next start.
@@ -248,10 +249,10 @@ def can_attach(
 def has_expired(
     host: host_module.Host, entries: Sequence[journal.Entry]
 ) -> bool:
-    """Whether the time is over in which only the caller acts.
+    """Whether migration_timeout has passed. Until then only the caller acts.
 
-    That of the target begins first and ends first: an incoming VAN counts
-    from its creation, and an outgoing one from its last change.
+    The time of the target begins first and ends first: for an incoming VAN it
+    begins with its creation, for an outgoing one with its last change.
     """
     now = timeutils.utcnow(with_timezone=True)
     begun = [
@@ -317,7 +318,7 @@ def _settle(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> None:
-    """Write that VANs are the instance's, in one commit."""
+    """Write that VANs are plugged for the instance, in one commit."""
     vans = [entry.van for entry in entries]
     for van in vans:
         van.state = states.PLUGGED

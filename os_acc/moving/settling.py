@@ -34,7 +34,7 @@ def settle(
     """Settle the VANs of an instance that is being moved.
 
     :param entries: its incoming or outgoing VANs
-    :param settled: gets those that are the instance's from now on
+    :param settled: gets those that are assigned to the instance
     :returns: those that the caller has to release
     """
     if not entries or not moves.has_expired(host, entries):

@@ -24,7 +24,7 @@ from os_acc.privileged import store
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What an undo needs to know of a device."""
+    """What an undo needs to know about a device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,8 @@ class Records(store.Store[_T]):
     """The records of one kind: a small file for each device.
 
     The files need not survive a loss of power, because the state of the
-    devices does not survive it either. A record of an earlier boot is none.
+    devices does not survive it either. A record of an earlier boot does not
+    count.
 
     :param directory: the name of their directory below root_folder.PATH
     :param kind: the class of their contents

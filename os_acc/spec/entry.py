@@ -107,7 +107,8 @@ class Spec:
     :ivar region_type: the region type that bitstreams must be made for
     :ivar devices: globs of the device files that it names, each of which is
         an accelerator. It then names no PCI function and no parent of mdevs
-    :ivar along: globs of the files that go along with each of them
+    :ivar along: globs of the files that are given out together with each of
+        them
     :ivar shared: how many VANs may have one at once, or
         spec_device_files.ANY_NUMBER; None: one only
     :ivar owner: the user, by name or number, that a file belongs to while a
@@ -117,7 +118,7 @@ class Spec:
         it is not emptied
     :ivar env: variables of the environment that a container gets with it, see
         spec_edits
-    :ivar mounts: what a container gets with it of the host's files
+    :ivar mounts: the files of the host that a container gets with it
     :ivar hooks: what the container runtime runs for it
     :ivar of_kind: set if the entry has the key of one kind, and offers nothing
         else of its devices
@@ -331,7 +332,7 @@ def _ids(vendor: str, product: str) -> Entry:
 
 
 def _find(name: str) -> pci.Function | None:
-    """The function at an address; None if it cannot be read, too."""
+    """The function at an address; None: there is none, or it is unreadable."""
     try:
         return pci.find(name) if pci.is_address(name) else None
     except (OSError, exception.DeviceError):

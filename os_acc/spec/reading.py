@@ -253,7 +253,8 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
         spec_values.refuse(
             'was',
             spec.was,
-            'no was in an entry without deny: set vendor_id and product_id',
+            'no key "was" in an entry without deny: set vendor_id and '
+            'product_id',
         )
     _check_programmer(item, spec)
     _check_applies(item, spec)

@@ -100,7 +100,7 @@ def test_the_schema_has_the_keys_of_device_spec():
         ('functions', 'function', 6, 'function', "did you mean 'functions'?"),
         ('function: aes', 'x: aes', 9, 'functions[0].x', 'no such key'),
         ('device: fpga', '', 8, 'functions[0].device', 'a value'),
-        ('"0"', '0', 8, 'functions[0].region', 'as a text'),
+        ('"0"', '0', 8, 'functions[0].region', 'as a string'),
         (
             ': aes',
             ': aes\n    bitstream: a',

@@ -105,13 +105,13 @@ WRONG = {
         key('"vendor_id": "NVIDIA"'),
         3,
         "vendor_id is 'NVIDIA'",
-        'a text with a hex number of at most ffff',
+        'a string with a hex number of at most ffff',
     ),
     'vendor as a number': (
         key('"vendor_id": 4318'),
         3,
         'vendor_id is 4318',
-        'a text with a hex number',
+        'a string with a hex number',
     ),
     'vendor too large': (
         key('"vendor_id": "0x110de"'),
@@ -147,7 +147,7 @@ WRONG = {
         key('"traits": 5'),
         3,
         'traits is 5',
-        'a list, or a text with commas',
+        'a list, or a string with commas',
     ),
     'address and devname': (
         key('"devname": "eth0"'),
@@ -229,6 +229,12 @@ WRONG = {
         3,
         'there is no group os_acc_bitstream',
         "did you mean 'os_acc_bitstreams'?",
+    ),
+    'os-acc-dra': (
+        '# of this test\n[os-acc-dra]\nnode_name = node-1\n',
+        3,
+        'there is no group os-acc-dra',
+        "did you mean 'os_acc_dra'?",
     ),
     # Names of plugins and drivers.
     'libvrt': (
@@ -403,6 +409,25 @@ def test_an_option_that_is_like_no_other(run, write):
     assert found['verdict'] == 'warning'
     assert '[os_acc] has no option elephant; it has ' in found['finding']
     assert 'big' not in str(result.json)
+
+
+@pytest.mark.parametrize('group', ['os_acc_dra', 'os_acc_nova'])
+def test_a_group_of_another_distribution(run, write, group):
+    """All programs of a host may read one file."""
+    path = write(f'# of this test\n[{group}]\nnode_name = node-1\n')
+    assert run('--config-file', path, 'device', 'list').code == 0
+    result = run('--config-file', path, 'doctor', '-f', 'json')
+    assert group not in str(result.json)
+
+
+def test_a_file_that_is_read_twice(run, write):
+    path = write(f'{BEFORE}plugn = libvirt\n')
+    said = run.fails(
+        exit_codes.WRONG_USAGE,
+        *('--config-file', path, '--config-file', path),
+        *('device', 'list'),
+    )
+    assert said.count(f'{path}:3: ') == 1
 
 
 def test_several_mistakes(run, write):

@@ -3,7 +3,7 @@
 """Setting up and disabling devices of Intel DSA and IAA, as root.
 
 A device is set up with the first work queue that a VAN gets, and disabled with
-the last one. One that os-acc apply keeps is set up before, and stays enabled.
+the last one. One that os-acc apply keeps is set up earlier, and stays enabled.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _keep(function: pci.Function, deadline: waiting.Deadline) -> bool:
     try:
         start(function, wanted, deadline, kept=True)
     except exception.ExceptionBase:
-        # This undoes what of it was done.
+        # This undoes what was done of it.
         if idxd_notes.layout_of(function) is None and earlier is not None:
             start(function, earlier, deadline, was_kept)
         raise
@@ -190,7 +190,7 @@ def stop(function: pci.Function, deadline: waiting.Deadline) -> None:
     device = idxd_setup.read(function.address)
     others = idxd_setup.changed_by_others(device, layout)
     if others:
-        # To disable it would undo that. From now on, the device is theirs.
+        # Disabling it would undo that. From now on, it is their device.
         LOG.warning(
             '%s (%s) stays enabled, because somebody else has configured it: '
             '%s',

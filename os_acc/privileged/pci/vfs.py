@@ -57,9 +57,9 @@ def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
     """Give a PF as many VFs as device_spec sets, in place of those it has.
 
     It takes away only VFs that create_vfs() has made and nobody uses. If the
-    new ones cannot be made, it makes those of before again.
+    new ones cannot be made, it makes the previous ones again.
 
-    :returns: clauses that say why the VFs of before stay; empty if it has the
+    :returns: clauses that say why the previous VFs stay; empty if it has the
         number now
     :raises: as create_vfs
     """

@@ -364,7 +364,7 @@ class CyborgDriver(driver.DriverBase):
         found: cyborg_listing.Found,
         handle: objects.AttachHandle,
     ) -> None:
-        """Claim a handle that is free still."""
+        """Claim a handle that is still free."""
         with self.lock(found.parent):
             free = cyborg_choice.free_handles(self, found, van)
             if handle.identity not in [each.identity for each in free]:

@@ -308,7 +308,7 @@ class MdevDriver(driver.DriverBase):
             if van.device is None:
                 spec = self._specs().check_mdev(wanted.parent, wanted.type)
                 limit = spec.max_instances
-            # Otherwise the VAN has had it since before, and keeps it.
+            # Otherwise the VAN already has it, and keeps it.
             there = mdev.find(wanted.uuid)
             kept = wanted.uuid in mdev_handles.kept(self.journal)
             if there is None and self.config.owner == EXTERNAL and not kept:
