@@ -82,7 +82,6 @@ def is_of_device(err: Exception) -> bool:
 
 
 def choose(
-    driver: driver.DriverBase,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
     devices: Iterable[_Device],

@@ -124,24 +124,6 @@ def names(path: str) -> list[str]:
         raise
 
 
-def links(path: str) -> int:
-    """How many links a directory has: in sysfs, 2 more than it has
-    directories.
-
-    The directories of other network namespaces count, although names() does
-    not show them: kernfs_refresh_inode() in fs/kernfs/inode.c.
-
-    :returns: 0 if it does not exist
-    :raises OSError: as names()
-    """
-    try:
-        return os.stat(path).st_nlink
-    except OSError as err:
-        if err.errno in _GONE:
-            return 0
-        raise
-
-
 def folders(path: str) -> list[str]:
     """The directories in a directory, without links; empty if it does not
     exist.

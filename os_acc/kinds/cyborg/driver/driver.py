@@ -345,7 +345,6 @@ class CyborgDriver(driver.DriverBase):
                 raise choosing.SearchEnds(err) from err
 
         choosing.choose(
-            self,
             van,
             request,
             itertools.chain(cyborg_choice.ranked(self, fits, request), later),

@@ -87,7 +87,6 @@ def choose(
     """
     holders = allocation.holders(driver)
     choosing.choose(
-        driver,
         van,
         request,
         file_groups.read(specs()),

@@ -274,7 +274,6 @@ class FakeDriver(driver.DriverBase):
                     yield choice
 
         choosing.choose(
-            self,
             van,
             request,
             choosing.ranked(places, self._order(request)),

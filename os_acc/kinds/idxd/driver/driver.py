@@ -109,7 +109,6 @@ class IdxdDriver(driver.DriverBase):
     ) -> None:
         """Take the first work queue that is free and as requested."""
         choosing.choose(
-            self,
             van,
             request,
             report.named(self._specs()),

@@ -359,7 +359,6 @@ class MdevDriver(driver.DriverBase):
             return (each for each in own if each.type == device.type)
 
         choosing.choose(
-            self,
             van,
             request,
             places,

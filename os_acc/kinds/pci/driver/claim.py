@@ -187,7 +187,6 @@ class Claims:
             prepare()
 
         choosing.choose(
-            self._driver,
             van,
             request,
             addresses,

@@ -325,7 +325,6 @@ class NvidiaVGPUDriver(driver.DriverBase):
             ).serves(request)
         ]
         choosing.choose(
-            self,
             van,
             request,
             # VFs with a preset type can be used for nothing else.
