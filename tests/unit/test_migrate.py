@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os-acc migrate: the order of the steps, failures, and what is left.
+"""os-acc migrate: the order of the steps, failures, kills, and what is left.
 
 The hosts, their guests and devices are those of moving_hosts; the calls on
 the target go through the texts that the command reads and writes.
@@ -350,3 +350,54 @@ def test_an_interruption_in_the_switch_is_too_late(hosts):
     move.stop_at = 'switch'
     assert move.run() == []
     assert move.is_at(TARGET)
+
+
+def settle(move):
+    """What an operator does after the command was killed.
+
+    It is what doc/source/migration.rst says.
+    """
+    hosts, info, uuid_ = move.hosts, move.info, move.uuid
+    found = hosts.states(info.uuid)
+    runs = hosts.guests.runs.get(info.uuid)
+    if found.get(TARGET) == {'incoming'}:
+        if runs == TARGET:
+            hosts.call(TARGET, lambda: migration.switch(info, uuid_, True))
+        else:
+            hosts.call(TARGET, lambda: migration.abort(info, uuid_))
+    found = hosts.states(info.uuid)
+    if found.get(SOURCE) == {'outgoing'}:
+        act = migration.finish if TARGET in found else migration.abort
+        hosts.call(SOURCE, lambda: act(info, uuid_))
+    (owner,) = hosts.states(info.uuid)
+    hosts.guests.there[info.uuid] = {owner}
+    if info.uuid not in hosts.guests.runs:
+        hosts.start_guest(info.uuid, owner)
+
+
+@pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
+def test_a_kill_before_each_change(hosts, way):
+    killed = 0
+    while True:
+        move = Move(hosts, way)
+        hosts.mortal.changes.clear()
+        hosts.mortal.crash_at(killed)
+        try:
+            move.run()
+        except BaseException:
+            if not hosts.mortal.dead:
+                raise
+        is_dead = hosts.mortal.dead
+        hosts.mortal.calm()
+        for name in (SOURCE, TARGET):
+            hosts.restart(name)
+        settle(move)
+        (owner,) = hosts.states(move.info.uuid)
+        assert move.is_at(owner)
+        if not is_dead:
+            break
+        for name in (SOURCE, TARGET):
+            with hosts.on(name):
+                os_acc.unplug(move.info)
+        killed += 1
+    assert killed > 12
