@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 """How the libvirt plugin moves a domain: errors that libvirt's tests cannot
-force."""
+force. tests/functional/test_migrate.py moves real ones."""
 
 from __future__ import annotations
 
