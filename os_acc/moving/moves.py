@@ -165,8 +165,7 @@ def finish(
     with call.begun(events.FINISH, cls, callback) as step:
         whole = [e for e in call.entries() if e.van.state in states.WHOLE]
         call.check(whole, states.OUTGOING)
-        if whole and guests.runs(host, whole):
-            call.refuse('its guest runs on this host; abort it instead')
+        _check_left(call, whole, 'abort')
         return _release(call, call.own(), step)
 
 
@@ -187,8 +186,8 @@ def abort(
         if states.OUTGOING in found:
             take_back(host, entries, step)
             return len(entries)
-        if states.INCOMING in found and guests.runs(host, entries):
-            call.refuse('its guest runs on this host; finish it instead')
+        if states.INCOMING in found:
+            _check_left(call, entries, 'finish')
         return _release(call, entries, step)
 
 
@@ -212,21 +211,18 @@ def take_back(
     host: host_module.Host,
     entries: Sequence[journal.Entry],
     step: steps.Steps,
-    runs_with_them: bool = False,
 ) -> None:
     """Assign outgoing VANs to the instance again, on the source.
 
     What was detached is attached again. If the guest has ended meanwhile, it
-    gets the devices at its next start.
-
-    :param runs_with_them: its guest runs with the devices that it was not
-        detached from, which must then not be prepared again
+    gets the devices at its next start. A device with which the guest runs is
+    not prepared again.
     """
     detached = [entry for entry in entries if entry.live]
+    runs = guests.runs(host, entries)
     prepare_module.make_intact(
-        host, entries, step, live=runs_with_them and not detached
+        host, entries, step, live=bool(runs) and not detached
     )
-    runs = guests.runs(host, detached) if detached else None
     _attach(host, detached, step, live=runs is not False)
     for entry in entries:
         entry.van.migration_uuid = None
@@ -338,6 +334,27 @@ def _release(
     if errors:
         failures.fail(exception.UnplugException, call.instance, errors)
     return len(entries)
+
+
+def _check_left(
+    call: _Call, entries: Sequence[journal.Entry], instead: str
+) -> None:
+    """Check that no guest on this host has the VANs, or may yet get them.
+
+    During a live migration the guest exists on both hosts, with the devices
+    of each. Which one goes on is not known before the hypervisor has ended it.
+
+    :param instead: the call for a guest that runs here
+    :raises MigrationConflict: if one has
+    """
+    runs = guests.runs(call.host, entries) if entries else False
+    if runs:
+        call.refuse(f'its guest runs on this host; {instead} it instead')
+    if runs is None and guests.exists(call.host, entries):
+        call.refuse(
+            'its guest is paused on this host, or is being moved; wait for '
+            'the end of that, or look at both hosts where it runs'
+        )
 
 
 def _check_prepared(

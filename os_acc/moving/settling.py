@@ -48,7 +48,7 @@ def settle(
                     host, entries, step, live=moves.can_attach(host, entries)
                 )
             else:
-                moves.take_back(host, entries, step, runs_with_them=True)
+                moves.take_back(host, entries, step)
             settled += [entry.van for entry in entries]
             return []
         if incoming and guests.exists(host, entries) is False:
