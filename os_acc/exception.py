@@ -334,6 +334,29 @@ class UnplugException(AttachException):
     )
 
 
+class MoveException(AttachException):
+    """An instance was not moved to another host.
+
+    :ivar undo_errors: what could not be undone on either host
+    """
+
+    msg_fmt = 'Failed to move instance %(instance)s: %(err)s'
+
+
+class TargetError(ExceptionBase):
+    """A call on the target host of a migration has failed.
+
+    :ivar name: the class of the error there; '' if the target did not answer
+    :ivar code: the exit code that the command has there
+    """
+
+    msg_fmt = 'Target %(target)s: %(reason)s'
+
+    def __init__(self, name: str = '', code: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.name, self.code = name, code
+
+
 def describe(err: BaseException) -> str:
     """Describe any error in a short text, for a log line or another error.
 

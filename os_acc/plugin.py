@@ -15,6 +15,7 @@ from os_acc import extension
 
 if TYPE_CHECKING:
     from os_acc import finding
+    from os_acc import guest_move
     from os_acc import objects
 
 
@@ -144,6 +145,21 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         :raises Exception: any exception means that the guest may still hold
             the device. os-acc then leaves the device half as it is
         """
+
+    def guest_move(
+        self, instance_info: objects.InstanceInfo, target: str
+    ) -> guest_move.GuestMove | None:
+        """Return what moves the guest of an instance to another host.
+
+        ``os-acc migrate`` calls it. The default returns None: os-acc cannot
+        move guests of this plugin.
+
+        :param target: the other host, as ``ssh://[user@]host[:port]``, or as
+            a URI of the hypervisor
+        :raises InvalidRequest: if the hypervisor has no such target
+        :raises Exception: if a hypervisor does not answer
+        """
+        return None
 
     def migration_map(
         self,

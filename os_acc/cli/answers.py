@@ -84,7 +84,9 @@ class Command(base.Command):
                 log.error(self.app.LOG, err, '')
             self._print(error(err, code))
             return code
-        return exit_codes.FAILED if self.failed else 0
+        if self.failed:
+            return exit_codes.FAILED
+        return exit_codes.DIFFERS if self.unfinished else exit_codes.DONE
 
     def _print(self, answer: dict[str, Any]) -> None:
         self.app.stdout.write(json.dumps(answer, indent=2) + '\n')

@@ -30,13 +30,15 @@ MEANINGS = {
     WRONG_USAGE: 'wrong arguments, input or configuration; nothing was '
     'touched. For ``apply --check``: something would change',
     DIFFERS: 'something differs from what it should be: ``recover``, '
-    '``apply`` or ``orphans --release`` left something undone, ``cyborg '
-    'check`` found something that was not fixed, or ``migration check`` found '
-    'an accelerator that cannot move; the table says what and why',
+    '``apply``, ``migrate`` or ``orphans --release`` left something undone, '
+    '``cyborg check`` found something that was not fixed, or ``migration '
+    'check`` found an accelerator that cannot move; the output says what and '
+    'why',
     NOT_FOUND: 'there is no such device or VAN',
     BUSY: 'the device, the instance or the journal is in use, or no device is '
     'free; a later attempt may succeed',
-    INTERRUPTED: 'interrupted by Ctrl-C; ``plug`` has undone what it did',
+    INTERRUPTED: 'interrupted by Ctrl-C; ``plug`` and ``migrate`` have undone '
+    'what they did',
 }
 
 _NOT_FOUND = (errors.NotFound, exception.DeviceNotFound)
@@ -76,5 +78,7 @@ def of(err: BaseException) -> int:
         return FAILED
     for each in errors.causes(err):
         if isinstance(each, (*_BUSY, exception.DeviceNotFound)):
+            return BUSY
+        if isinstance(each, exception.TargetError) and each.code == BUSY:
             return BUSY
     return FAILED

@@ -10,6 +10,7 @@ import sys
 import threading
 from types import FrameType
 from types import TracebackType
+from typing import Self
 
 from os_acc import progress
 
@@ -47,7 +48,7 @@ class _Watched:
                 self._undone.add(event.van_uuid)
         self._callback(event)
 
-    def __enter__(self) -> _Watched:
+    def __enter__(self) -> Self:
         self._taken = (
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -143,3 +144,27 @@ class Unplugging(_Watched):
             + (f', {left} are half released' if left else '')
             + '. os-acc unplug or os-acc recover releases what is left'
         )
+
+
+class Moving(_Watched):
+    """Ctrl-C ends a move at its next step, which is then undone.
+
+    :ivar requested: whether it was pressed
+    """
+
+    requested = False
+
+    def is_requested(self) -> bool:
+        """Whether the move shall end."""
+        return self.requested
+
+    def _interrupt(self) -> None:
+        if not self.requested:
+            self._tell(
+                'Interrupted: the running step ends first, then the move is '
+                'undone, unless the target has switched'
+            )
+        self.requested = True
+
+    def _result(self) -> str:
+        return 'Undone: the instance is on this host as before'

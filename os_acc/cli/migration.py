@@ -18,6 +18,7 @@ from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import listing
 from os_acc.cli import names
+from os_acc.moving import moves
 from os_acc.moving import plans
 from os_acc.objects import base as objects_base
 from os_acc.objects import van as states
@@ -164,8 +165,9 @@ class _Settle(base.Command, listing.Listing):
 class MigrationFinish(_Settle):
     """Finish a migration whose caller has died: first on the target.
 
-    On the target, the accelerators are assigned to the instance. On the
-    source, what was left behind is released.
+    On the target, the accelerators are assigned to the instance, and a guest
+    that runs without them gets them. On the source, what was left behind is
+    released.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -186,7 +188,8 @@ class MigrationFinish(_Settle):
         if entries[0].van.state == states.OUTGOING:
             migration.finish(info, uuid, self.show_progress)
             return 'released'
-        if not parsed_args.handed_over and not _runs(entries):
+        runs, attaches = _look(entries)
+        if not parsed_args.handed_over and not runs:
             raise exception.MigrationConflict(
                 instance=info.uuid,
                 reason='its guest does not run on this host, as far as the '
@@ -194,7 +197,12 @@ class MigrationFinish(_Settle):
                 'shows that the source has handed it over, give '
                 '--handed-over; otherwise abort it',
             )
-        migration.switch(info, uuid, progress=self.show_progress)
+        migration.switch(
+            info,
+            uuid,
+            live=bool(runs and attaches),
+            progress=self.show_progress,
+        )
         return 'plugged'
 
 
@@ -236,9 +244,10 @@ def _moving(read: journal.Journal) -> list[journal.Entry]:
     return [e for e in read.entries() if e.van.state in states.MOVING]
 
 
-def _runs(entries: list[journal.Entry]) -> bool | None:
+def _look(entries: list[journal.Entry]) -> tuple[bool | None, bool]:
+    """Whether the guest runs here, and whether it could get the devices."""
     opened = base.look()
     try:
-        return guests.runs(opened, entries)
+        return guests.runs(opened, entries), moves.can_attach(opened, entries)
     finally:
         opened.close()

@@ -33,6 +33,7 @@ def redefine(
             [van.uuid for van in vans],
             f"one with each UUID of the instance's: {', '.join(uuids)}",
         )
+    made: str = definition
     for name in sorted({entry.van.plugin for entry in entries}):
         plugin = host.extensions.plugin(name)
         own = [each.van for each in entries if each.van.plugin == name]
@@ -42,8 +43,8 @@ def redefine(
                 instance=instance_info.uuid,
                 reason=f'plugin {name!r} cannot move a guest live',
             )
-        definition = plugin.redefine(definition, found)
-    return definition
+        made = plugin.redefine(made, found)
+    return made
 
 
 def _invalid(

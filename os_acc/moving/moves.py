@@ -229,6 +229,19 @@ def take_back(
     _settle(host, entries, step)
 
 
+def can_attach(
+    host: host_module.Host, entries: Sequence[journal.Entry]
+) -> bool:
+    """Whether VANs can be attached to a guest that runs.
+
+    A guest that came without its devices lacks them; what it has stays.
+    """
+    return all(
+        host.extensions.plugin(entry.van.plugin).supports_live
+        for entry in entries
+    )
+
+
 def has_expired(
     host: host_module.Host, entries: Sequence[journal.Entry]
 ) -> bool:

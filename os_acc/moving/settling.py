@@ -44,7 +44,9 @@ def settle(
     try:
         if guests.runs(host, entries):
             if incoming:
-                moves.make_theirs(host, entries, step, live=False)
+                moves.make_theirs(
+                    host, entries, step, live=moves.can_attach(host, entries)
+                )
             else:
                 moves.take_back(host, entries, step)
             settled += [entry.van for entry in entries]

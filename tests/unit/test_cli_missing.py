@@ -45,6 +45,8 @@ REFUSED = [
     ['cyborg', 'check', '--fix'],
     ['migration', 'finish', 'web'],
     ['migration', 'abort', 'web'],
+    ['migration', 'target'],
+    ['migrate', 'web', '--to', 'ssh://two'],
     ['run', *PCI, '--', 'true'],
     ['cni-like', 'add'],
 ]
@@ -61,6 +63,7 @@ OTHERS = [
     (['recover', '--rebuild'], 1),
     (['orphans'], 0),
     (['migration', 'list'], 0),
+    (['migrate', 'web', '--to', 'ssh://two', '--dry-run'], NOT_FOUND),
     (['migration', 'check', 'web'], NOT_FOUND),
     (['van', 'list'], 0),
     (['van', 'list', '--json'], 0),

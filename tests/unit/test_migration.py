@@ -615,6 +615,16 @@ def test_recover_follows_the_guest(hosts, info):
     assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
 
 
+def test_recover_attaches_to_a_guest_that_has_moved_without(hosts, info):
+    """The caller of a replug died between the move and the switch."""
+    handed_over(hosts, info, live=True)
+    hosts.move_guest(info.uuid, TARGET)
+    hosts.wait()
+    assert len(recovered(hosts, TARGET).restored) == 2
+    vans = hosts.vans(TARGET, info.uuid)
+    assert hosts.guests.devices[info.uuid] == {van.uuid for van in vans}
+
+
 def test_a_hypervisor_that_does_not_answer_decides_nothing(hosts, info):
     handed_over(hosts, info)
     hosts.stop_guest(info.uuid)

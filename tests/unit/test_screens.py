@@ -37,6 +37,7 @@ from os_acc.cli import tables
 from os_acc.journal import health
 from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver import driver
+from os_acc.moving import remote
 from os_acc.operations import orphans
 from os_acc.state import instance_names
 
@@ -76,6 +77,8 @@ COMMANDS = {
     'host-show-long': ('host', 'show', '--long'),
     'orphans': ('orphans', '--minimum-age', '0'),
     'migration-check': ('migration', 'check', WEB),
+    'migrate': ('migrate', WEB, '--to', 'ssh://two', '--dry-run'),
+    'migration-target': ('migration', 'target'),
     'migration-list': ('migration', 'list'),
     'migration-abort': ('migration', 'abort', WEB),
     'device-spec': ('device', 'spec'),
@@ -178,6 +181,15 @@ def run(clean, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(
         acc_plug_libvirt.LibvirtPlugin, 'runs_guest', lambda *_: False
     )
+    # It asks both libvirtd, and os-acc on the other host.
+    guest = types.SimpleNamespace(
+        runs=True, obstacles=lambda *_: [], shared_files=lambda *_: []
+    )
+    monkeypatch.setattr(
+        acc_plug_libvirt.LibvirtPlugin, 'guest_move', lambda *_: guest
+    )
+    answer = {'obstacles': [], 'plugins': ['libvirt'], 'files': {}}
+    monkeypatch.setattr(remote.Remote, 'call', lambda *_, **__: answer)
     # The demo has delays, draws a bar, and shows the name of a new directory.
     no_time = types.SimpleNamespace(sleep=lambda seconds: None)
     monkeypatch.setattr(driver, 'time', no_time)
@@ -286,8 +298,8 @@ def test_screens(run, columns, monkeypatch, request):
 
 def check_width(name, text, columns):
     lines = text.splitlines()
-    if name in ('device-spec', 'metrics', 'complete'):
-        return  # they print a file
+    if name in ('device-spec', 'metrics', 'complete', 'migration-target'):
+        return  # they print a file, or lines for a program
     assert [line for line in lines if len(line) > columns] == []
     # No part of a UUID stands alone at the edge of a line or a cell.
     assert not re.search(r'[0-9a-f]{4}-(?=[ |]|$)', text, re.MULTILINE)

@@ -22,6 +22,7 @@ from os_acc.options import nova as nova_options
 
 if TYPE_CHECKING:
     from acc_plug_libvirt import connection
+    from acc_plug_libvirt import guest
     from acc_plug_libvirt import hostdev
 
 
@@ -151,6 +152,24 @@ class LibvirtPlugin(plugin.PluginBase):
             conf.detach_attempts,
             conf.detach_attempt_timeout,
         )
+
+    def guest_move(
+        self, instance_info: objects.InstanceInfo, target: str
+    ) -> guest.LibvirtGuest:
+        """Return what moves the domain with the instance's UUID.
+
+        :param target: a URI of libvirt; for ``ssh://host`` it is made of this
+            host's, such as qemu+ssh://host/system
+        :raises MigrationConflict: if libvirt has no such domain
+        :raises HypervisorError: if a libvirt does not answer
+        """
+        from acc_plug_libvirt import connection
+        from acc_plug_libvirt import guest
+
+        there = connection.Connection(
+            guest.target_uri(self._uri(), target), self.config.connect_timeout
+        )
+        return guest.LibvirtGuest(self.libvirt(), there, instance_info)
 
     def migration_map(
         self,

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""Calls os-acc on the target host, through the command ``migration target``.
+
+One process there answers all of the calls, so that no call in which the guest
+stands still waits for a program to start. Each call is a line of JSON on its
+standard input, and each answer is one on its standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+import time
+from typing import IO
+from typing import Any
+
+from os_acc import exception
+
+#: The version of the calls and answers.
+PROTOCOL = 1
+#: The arguments of the command on the target.
+ARGUMENTS = ('migration', 'target')
+#: The longest line, in bytes.
+LONGEST = 16 * 1024 * 1024
+
+# Seconds that the process may take to end.
+_END = 10.0
+
+
+class Remote:
+    """os-acc on the target host.
+
+    A process that has ended is started again for the next call: the journal
+    there has all that counts.
+
+    :param command: the command, with its arguments
+    :param called: what errors call the host
+    :param seconds: how long a call may take
+    """
+
+    def __init__(
+        self, command: Sequence[str], called: str, seconds: float
+    ) -> None:
+        self._command, self._called = list(command), called
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._read = b''
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Make a call, and wait for its answer.
+
+        :param arguments: what JSON can hold
+        :raises TargetError: if the call has failed there, or the target does
+            not answer; in the latter case nobody knows whether it was done
+        """
+        asked = {'protocol': PROTOCOL, 'call': name, **arguments}
+        try:
+            process = self._started()
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(asked).encode() + b'\n')
+            process.stdin.flush()
+            line = self._line(process)
+        except OSError as err:
+            raise self._lost(f'{self._command[0]}: {err.strerror}') from err
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._lost(
+                f'it has answered {line[:200]!r}, expected an answer of os-acc'
+            )
+        if (error := answer.get('error')) is not None:
+            raise _error(self._called, error)
+        return answer
+
+    def close(self) -> None:
+        """End the process. A call that it still does is done to its end."""
+        process, self._process, self._read = self._process, None, b''
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(_END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._process is None:
+            if self._errors is not None:
+                self._errors.close()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+            # A session of its own: Ctrl-C is for this process, which aborts.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        return self._process
+
+    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Read the next line of the process."""
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b'\n' not in self._read:
+                left = deadline - time.monotonic()
+                if left <= 0 or len(self._read) > LONGEST:
+                    raise self._lost(f'no answer for {self._seconds:g} s')
+                if not selector.select(min(left, 1.0)):
+                    continue
+                read = os.read(process.stdout.fileno(), 65536)
+                if not read:
+                    raise self._lost('its os-acc has ended')
+                self._read += read
+        line, _, self._read = self._read.partition(b'\n')
+        return line
+
+    def _lost(self, reason: str) -> exception.TargetError:
+        """Give the process up."""
+        self.close()
+        said = ''
+        if self._errors is not None:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors='replace').split('\n')
+            said = ' / '.join(filter(None, map(str.strip, lines)))[-500:]
+        return exception.TargetError(
+            target=self._called,
+            reason=f'{reason}{said and f" ({said})"}',
+        )
+
+
+def _error(called: str, error: Any) -> exception.TargetError:
+    """Make an error of what the target has answered."""
+    found = error if isinstance(error, Mapping) else {}
+    name, text, code = (found.get(each) for each in ('class', 'text', 'code'))
+    return exception.TargetError(
+        name=str(name or ''),
+        code=code if isinstance(code, int) else 1,
+        target=called,
+        reason=str(text)[:2000],
+    )

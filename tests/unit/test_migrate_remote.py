@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The calls on the target: a process there, its answers, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+
+import pytest
+
+from os_acc import exception
+from os_acc import objects
+from os_acc.cli import exit_codes
+from os_acc.cli import migration_target
+from os_acc.moving import remote
+from os_acc.moving import storage
+
+SECONDS = 120.0
+SUBJECT = dict.fromkeys(
+    ['line', 'protocol', 'call', 'instance', 'files'], 'migration target'
+)
+SUBJECT['plan'] = 'os_acc.migration.prepare'
+# Answers each call with its own arguments, and does what "call" says.
+PROGRAM = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked['call'] == 'die':
+        print('it is broken', file=sys.stderr)
+        sys.exit(3)
+    if asked['call'] == 'sleep':
+        time.sleep(1000)
+    if asked['call'] == 'chat':
+        print('Welcome to two', flush=True)
+    if asked['call'] == 'fail':
+        asked = {'error': {'class': 'DeviceBusy', 'text': 'no', 'code': 5}}
+    asked['pid'] = os.getpid()
+    print(json.dumps(asked), flush=True)
+"""
+
+
+@pytest.fixture
+def target():
+    made = remote.Remote([sys.executable, '-c', PROGRAM], 'two', SECONDS)
+    yield made
+    made.close()
+
+
+def test_one_process_answers_all_calls(target):
+    first = target.call('look', files=['/a\nb'])
+    assert first.pop('protocol') == remote.PROTOCOL
+    assert target.call('switch')['pid'] == first.pop('pid')
+    assert first == {'call': 'look', 'files': ['/a\nb']}
+
+
+def test_its_error(target):
+    with pytest.raises(exception.TargetError, match='Target two: no') as err:
+        target.call('fail')
+    assert err.value.name == 'DeviceBusy'
+    made = exception.MoveException(instance='i', err='e')
+    made.__cause__ = err.value
+    assert exit_codes.of(made) == exit_codes.BUSY
+
+
+def test_a_process_that_has_ended_is_started_again(target):
+    before = target.call('look')['pid']
+    with pytest.raises(exception.TargetError, match='it is broken') as err:
+        target.call('die')
+    # Nobody knows whether the call was done.
+    assert err.value.name == ''
+    assert target.call('look')['pid'] != before
+
+
+def test_an_answer_that_does_not_come():
+    made = remote.Remote([sys.executable, '-c', PROGRAM], 'two', 0.5)
+    with pytest.raises(exception.TargetError, match='no answer for'):
+        made.call('sleep')
+
+
+def test_an_answer_that_is_none_of_os_acc(target):
+    with pytest.raises(exception.TargetError, match='Welcome to two'):
+        target.call('chat')
+
+
+def test_a_command_that_is_missing(tmp_path):
+    made = remote.Remote([str(tmp_path / 'none')], 'two', SECONDS)
+    with pytest.raises(exception.TargetError, match='No such file'):
+        made.call('look')
+
+
+@pytest.mark.parametrize(
+    ('asked', 'field'),
+    [
+        (b'{', 'line'),
+        (b'\xff', 'line'),
+        (b'[]', 'line'),
+        ({'protocol': 2}, 'protocol'),
+        ({'call': 'finish'}, 'call'),
+        ({'call': ['look']}, 'call'),
+        ({'call': 'look', 'instance': None}, 'instance'),
+        ({'call': 'look', 'instance': {}}, 'instance'),
+        ({'call': 'look', 'instance': {'a': 1}}, 'instance'),
+        ({'call': 'look', 'files': 'a'}, 'files'),
+        ({'call': 'look', 'files': [1]}, 'files'),
+        ({'call': 'look', 'files': []}, 'plan'),
+    ],
+)
+def test_a_wrong_call_is_refused(clean, asked, field):
+    """Before anything is touched: os_acc is not even initialized."""
+    if isinstance(asked, dict):
+        info = objects.InstanceInfo(uuid=str(uuid.uuid4()))
+        usual = {
+            'protocol': remote.PROTOCOL,
+            'instance': info.obj_to_primitive(),
+            'migration_uuid': str(uuid.uuid4()),
+        }
+        asked = json.dumps({**usual, **asked}).encode()
+    error = migration_target.answer_to(asked, lambda: None)['error']
+    assert error['class'] == 'InvalidRequest'
+    assert error['text'].startswith(f'{SUBJECT[field]}: {field}')
+    assert error['code'] == exit_codes.WRONG_USAGE
+
+
+def test_files_that_are_shared(tmp_path):
+    shared = tmp_path / 'shared'
+    shared.write_bytes(b'')
+    found = storage.look([str(shared)])
+    assert found == {str(shared): os.stat(shared).st_ino}
+    assert storage.differences(found, found) == []
+
+
+def test_files_that_are_not(tmp_path):
+    path = tmp_path / 'disk'
+    path.write_bytes(b'')
+    (tmp_path / 'copy').write_bytes(b'')
+    name = str(path)
+    here = storage.look([name])
+    copy = storage.look([str(tmp_path / 'copy')])
+    there = {name: copy[str(tmp_path / 'copy')]}
+    (text,) = storage.differences(here, there)
+    assert f'has another {name}' in text
+    path.unlink()
+    (text,) = storage.differences(here, storage.look([name]))
+    assert f'has no {name}' in text
+
+
+def test_files_that_a_host_cannot_see_are_not_compared(tmp_path):
+    name = str(tmp_path / 'disk')
+    assert storage.differences({name: 7}, {}) == []
+    assert storage.differences(storage.look([name]), {name: 7}) == []
+    assert storage.look(['/\0']) == {}
