@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A guest moves from one host to the other, in each of the three ways."""
+
+from __future__ import annotations
+
+import time
+
+
+def live(instance, source, target):
+    instance.prepare(source, target)
+    instance.begin(source, target)
+    source.result()
+    instance.switch(target)
+    instance.finish(source)
+
+
+def test_live(instance, report):
+    """It keeps its device and the state of it, there and back."""
+    one, two, guest = instance.one, instance.two, instance.guest
+    live(instance, one, two)
+    instance.lives_on(two, one)
+    instance.check(None, 'plugged')
+    shares = two.seconds | one.seconds
+    live(instance, two, one)
+    instance.lives_on(one, two)
+    instance.check('plugged', None)
+    report(
+        'live: '
+        + ', '.join(
+            f'{name} {shares[name]:.3f} s'
+            for name in (
+                'describe',
+                'prepare',
+                'hand_over',
+                'migrate',
+                'switch',
+                'finish',
+            )
+        )
+        + '; '
+        + ' '.join(
+            one.virsh('domjobinfo', '--completed', guest.name).stdout.split()
+        )
+    )
+
+
+def test_replug(instance, report):
+    """It gives its device back, moves, and gets another one."""
+    one, two = instance.one, instance.two
+    started = time.monotonic()
+    instance.prepare(one, two, live=True)
+    assert instance.guest.mark() is None
+    instance.begin(one, two, with_device=False)
+    one.result()
+    instance.switch(two, live=True)
+    # A second device, without the state of the first.
+    instance.lives_on(two, one, 'B')
+    report(f'replug: {time.monotonic() - started:.1f} s')
+    instance.finish(one)
+    instance.check(None, 'plugged')
+
+
+def test_cold(instance):
+    """It is stopped, and starts on the other host."""
+    one, two, guest = instance.one, instance.two, instance.guest
+    last = int(guest.beats()[-1][0])
+    instance.prepare(one, two)
+    one.virsh('destroy', guest.name)
+    instance.switch(two)
+    instance.define(two)
+    one.virsh('undefine', guest.name)
+    guest.log.write_text('')
+    two.virsh('start', guest.name)
+    instance.lives_on(two, one)
+    assert int(guest.beats()[0][0]) < last
+    instance.finish(one)
+    instance.check(None, 'plugged')
