@@ -2,11 +2,10 @@
 
 """The service of one host, in the place of nova-compute.
 
-    agent.py ORDER
+    agent.py CONFIGURATION-FILE
 
 It calls os-acc, and moves guests by libvirt. It reads a call from each line of
-stdin, and writes the result to stdout, both as JSON. ORDER, which is JSON too,
-has the host, the state_path, and the uri of the host's libvirt.
+stdin, and writes the result to stdout, both as JSON.
 """
 
 from __future__ import annotations
@@ -26,35 +25,32 @@ from os_acc import objects
 from os_acc.privileged import privsep
 
 PARENT, TYPE = 'mtty', 'mtty-2'
-SPEC = {'address': PARENT, 'mdev_types': [TYPE]}
+# Some tests ask while libvirtd is dead: then connect_timeout is waited for.
+CONFIGURATION = """
+[os_acc]
+host = {host}
+state_path = {directory}/state
+plugin = libvirt
+device_spec = {{"address": "mtty", "mdev_types": ["mtty-2"]}}
+[os_acc_libvirt]
+connection_uri = {uri}
+connect_timeout = 5
+detach_attempt_timeout = 60
+detach_timeout = 240
+"""
 
 
 class Agent:
-    """Each public method is a call, with JSON as arguments and result."""
+    """Each public method is a call, with JSON as arguments and result.
 
-    def __init__(self, host: str, state_path: str, uri: str) -> None:
-        self._uri = uri
+    :param path: the configuration file
+    """
+
+    def __init__(self, path: str) -> None:
         privsep.run_here(True)
-        conf = os_acc.CONF
-        conf([], project='os-acc', default_config_files=[])
-        for name, value in {
-            'host': host,
-            'state_path': state_path,
-            'plugin': 'libvirt',
-            'device_timeout': 60.0,
-            'release_timeout': 60.0,
-            'device_spec': [json.dumps(SPEC)],
-        }.items():
-            conf.set_override(name, value, 'os_acc')
-        for name, value in {
-            'connection_uri': uri,
-            # Some tests ask while libvirtd is dead.
-            'connect_timeout': 5.0,
-            'detach_attempt_timeout': 60.0,
-            'detach_timeout': 240.0,
-        }.items():
-            conf.set_override(name, value, 'os_acc_libvirt')
+        os_acc.CONF([], project='os-acc', default_config_files=[path])
         os_acc.initialize()
+        self._uri = os_acc.CONF.os_acc_libvirt.connection_uri
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         started = time.monotonic()
@@ -169,7 +165,7 @@ def _told(vans: objects.VANList) -> list[Any]:
 
 
 def main() -> None:
-    agent = Agent(**json.loads(sys.argv[1]))
+    agent = Agent(sys.argv[1])
     print(json.dumps({'result': 'up'}), flush=True)  # noqa: T201
     for line in sys.stdin:
         name, arguments = json.loads(line)

@@ -42,7 +42,7 @@ while :; do
         device=${tty%%/tty/*}
         while [ ! -e "$device/resource" ]; do device=${device%/*}; done
         read -r base rest <"$device/resource"
-        $b stty -F $port raw -echo clocal min 0 time 5
+        $b stty -F $port raw -echo clocal min 1 time 0
         exec 3<>$port
         printf %c $marks |
             register conv=notrunc of=/dev/port seek=$((base + 7))
@@ -51,7 +51,7 @@ while :; do
     if [ -n "$port" ]; then
         echo "e$n" >&3
         back=
-        read -r -t 3 back <&3
+        read -r -t 60 back <&3
         text="$back $(register if=/dev/port skip=$((base + 7)))"
     fi
     echo "BEAT $n $text END"

@@ -20,6 +20,7 @@ import sys
 from typing import Any
 import uuid
 
+import agent
 from guest import wait
 
 from os_acc import objects
@@ -50,7 +51,6 @@ OWN = (
     '/var/log/libvirt',
 )
 ADDRESS = re.compile("<address uuid='([^']+)'")
-AGENT = pathlib.Path(__file__).with_name('agent.py')
 # A call of the agent may include a migration, which a busy machine makes slow.
 CALL_SECONDS = 600.0
 
@@ -78,6 +78,12 @@ class Host:
         self.name, self.directory = name, directory
         directory.mkdir()
         self.uri = f'qemu+unix:///system?socket={directory}/libvirt-sock'
+        self.conf = directory / 'os-acc.ini'
+        self.conf.write_text(
+            agent.CONFIGURATION.format(
+                host=name, directory=directory, uri=self.uri
+            )
+        )
         (directory / 'qemu.conf').write_text(QEMU_CONF)
         (directory / 'libvirtd.conf').write_text(
             LIBVIRTD_CONF.format(directory=directory, uuid=uuid.uuid4())
@@ -193,14 +199,9 @@ class Host:
     # --- the agent
 
     def start_agent(self) -> None:
-        order = {
-            'host': self.name,
-            'state_path': str(self.directory / 'state'),
-            'uri': self.uri,
-        }
         with open(self.directory / 'agent.log', 'a') as log:
             self._agent = subprocess.Popen(
-                self._inside(sys.executable, str(AGENT), json.dumps(order)),
+                self._inside(sys.executable, agent.__file__, str(self.conf)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -40,5 +40,5 @@ dmesg >"/moving/dmesg.$OS_ACC_LAB_BOOT"
 echo "$code" >/moving/code.new
 mv /moving/code.new /moving/code
 sync
-echo o >/proc/sysrq-trigger
-sleep 60
+# One line, because no file can be read any more once the machine goes down.
+echo o >/proc/sysrq-trigger; while :; do :; done

@@ -18,4 +18,4 @@ $b mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work 
     root /root
 $b mkdir -p /root/moving
 $b mount -t 9p -o "$virtio" moving /root/moving
-exec $b switch_root /root /bin/sh /moving/init
+exec $b switch_root /root /bin/bash /moving/init

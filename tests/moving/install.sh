@@ -98,18 +98,19 @@ END
         cp "$build/src/$each"/*.ko "$root/usr/lib/modules/$release/updates/"
     done
     depmod -b "$root" "$release"
+    # Written last, because this file means that the modules are complete.
     cp "$build/boot/vmlinuz-$release" "$root/boot/vmlinuz"
     umount "$build/proc" "$build"
-    make_initramfs "$release"
 }
 
 # Mounts the root, which machine.py shares, under a layer that is kept in memory.
-make_initramfs() { # RELEASE
-    local each
+make_initramfs() {
+    local each release
+    release=$(basename "$root"/usr/lib/modules/*-amd64)
     mkdir -p "$work/initramfs"/{bin,dev,proc,sys,modules,root}
     cp "$root/usr/bin/busybox" "$work/initramfs/bin/"
     install -m 755 "$here/initramfs.sh" "$work/initramfs/init"
-    modprobe -d "$root" -S "$1" --show-depends --all \
+    modprobe -d "$root" -S "$release" --show-depends --all \
         virtio_pci 9p 9pnet_virtio overlay |
         awk '$1 == "insmod" && !seen[$2]++ {print $2}' |
         while read -r each; do
@@ -117,7 +118,8 @@ make_initramfs() { # RELEASE
             basename "$each" .xz >>"$work/initramfs/modules/order"
         done
     (cd "$work/initramfs" && find . | cpio -o -H newc --quiet) |
-        gzip -1 >"$cache/initramfs"
+        gzip -1 >"$work/initramfs.gz"
+    mv "$work/initramfs.gz" "$cache/initramfs"
 }
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -130,6 +132,6 @@ finish() {
 }
 trap finish EXIT
 [[ -e $root/usr/bin/qemu-system-x86_64 ]] || make_root
-# Written last, because it means that all is built.
-[[ -s $cache/initramfs ]] || build_modules
+[[ -s $root/boot/vmlinuz ]] || build_modules
+make_initramfs
 say "the machine is in $cache"

@@ -82,6 +82,7 @@ class Machine(boot.Lab):
             # os-acc as it is installed, not as it is in the tree.
             'PYTHONPATH': f'{SHARED}/os-acc:{PACKAGES}',
             'PYTHONSAFEPATH': 'yes',
+            'NO_COLOR': 'yes',
             'LAB_CWD': str(PROJECT),
             'LAB_PYTHON': '/usr/bin/python3',
             'TMPDIR': '/tmp',
