@@ -91,7 +91,9 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def arguments(text: str, tests: pathlib.Path) -> argparse.Namespace:
+def arguments(
+    text: str = __doc__, tests: pathlib.Path = HERE
+) -> argparse.Namespace:
     """Read the command line.
 
     :param text: the docstring of the script
@@ -428,7 +430,7 @@ def terminated(_number: int, _frame: object) -> None:
 
 
 def main() -> int:
-    options = arguments(__doc__, HERE)
+    options = arguments()
     signal.signal(signal.SIGTERM, terminated)
     subprocess.run([HERE / 'install.sh'], check=True)
     compile_sources(options.pytest)

@@ -24,6 +24,8 @@ from os_acc import migration
 from os_acc import objects
 from os_acc.privileged import privsep
 
+# Of the two QEMUs, while one moves a guest to the other.
+SOCKET = '/tmp/migration.sock'
 PARENT, TYPE = 'mtty', 'mtty-2'
 # Some tests ask while libvirtd is dead: then connect_timeout is waited for.
 CONFIGURATION = """
@@ -135,7 +137,7 @@ class Agent:
         params = {
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: xml,
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: xml,
-            libvirt.VIR_MIGRATE_PARAM_URI: 'unix:/tmp/migration.sock',
+            libvirt.VIR_MIGRATE_PARAM_URI: f'unix://{SOCKET}',
         }
         if bandwidth:
             params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = bandwidth

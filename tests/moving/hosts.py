@@ -72,6 +72,8 @@ class Host:
     So libvirtd can be killed and started again, and then finds its guests.
 
     :param directory: for its files, the journal included
+    :ivar is_called: whether a call of its agent is under way
+    :ivar seconds: how long the last call of each name has taken
     """
 
     def __init__(self, name: str, directory: pathlib.Path) -> None:
@@ -107,6 +109,7 @@ class Host:
         self._namespace = os.readlink(f'/proc/{self._keeper.pid}/ns/uts')
         self._libvirtd: subprocess.Popen[bytes] | None = None
         self._agent: subprocess.Popen[str] | None = None
+        self.is_called = False
         self.seconds: dict[str, float] = {}
 
     def _inside(self, *command: str) -> list[str]:
@@ -213,11 +216,12 @@ class Host:
         assert self._agent is not None
         self._agent.kill()
         self._agent.communicate()
+        self.is_called = False
 
     def begin(self, call: str, **arguments: Any) -> None:
         """Call the agent; result() waits for it."""
         assert self._agent is not None and self._agent.stdin is not None
-        self._called = call
+        self._called, self.is_called = call, True
         self._agent.stdin.write(json.dumps([call, arguments]) + '\n')
         self._agent.stdin.flush()
 
@@ -234,7 +238,7 @@ class Host:
             f'{self.name}: the agent has ended: '
             + (self.directory / 'agent.log').read_text()[-3000:]
         )
-        answer = json.loads(line)
+        answer, self.is_called = json.loads(line), False
         if 'error' in answer:
             raise Refused(answer['error'], answer['text'])
         if 'seconds' in answer:

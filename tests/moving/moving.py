@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import pathlib
 import signal
 from typing import Any
 import uuid
 
+import agent
 from guest import Guest
 from guest import wait
 from hosts import Host
@@ -17,8 +19,9 @@ from hosts import mdev_exists
 import libvirt
 
 # So slow that a test can act while memory is copied, in MiB a second.
-SLOW = 4
+SLOW, FAST = 2, 1024
 COPIED = 1 << 20
+SOCKETS = pathlib.Path('/proc/net/unix')
 
 
 class Instance:
@@ -114,42 +117,48 @@ class Instance:
         mdev = [self.mdevs[host.name]]
         assert host.mdevs_of(self.guest.name) == (mdev, mdev)
 
-    def domain(self) -> Any:
-        """The guest on host one, asked by a connection of its own."""
-        return libvirt.open(self.one.uri).lookupByUUIDString(self.uuid)
-
     def in_the_copy(self, act: Callable[[], None]) -> None:
         """Act while memory is copied from host one."""
-        self.begin(self.one, self.two, SLOW)
-        self._wait_for_copy()
+        domain = self._copying()
         act()
+        # It may go on, and shall not take long.
+        with contextlib.suppress(libvirt.libvirtError):
+            domain.migrateSetMaxSpeed(FAST)
 
     def in_the_switch(self, act: Callable[[], None]) -> None:
         """Act while the source is paused, and the target not yet started.
 
         libvirtd of the target stands still meanwhile.
         """
-        self.begin(self.one, self.two, SLOW)
-        self._wait_for_copy()
+        domain = self._copying()
         self.two.signal_libvirtd(signal.SIGSTOP)
-        domain = self.domain()
-        domain.migrateSetMaxSpeed(1024)
+        domain.migrateSetMaxSpeed(FAST)
         wait(lambda: domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED, 300)
+        # Both QEMUs close their socket when the target has all.
+        wait(lambda: agent.SOCKET not in SOCKETS.read_text(), 300)
         act()
         if self.two.has_libvirtd():
             self.two.signal_libvirtd(signal.SIGCONT)
 
-    def _wait_for_copy(self) -> None:
-        domain = self.domain()
+    def _copying(self) -> Any:
+        """Begin to move slowly, and wait until memory is copied."""
+        self.begin(self.one, self.two, SLOW)
+        domain = libvirt.open(self.one.uri).lookupByUUIDString(self.uuid)
 
         def copies() -> bool:
             return domain.jobStats().get('memory_processed', 0) > COPIED
 
         wait(copies, 300)
+        return domain
 
     def remove(self) -> None:
         """Remove what a test has left."""
         for host in (self.one, self.two):
+            if host.has_libvirtd():
+                host.signal_libvirtd(signal.SIGCONT)
+            if host.is_called:
+                host.kill_agent()
+                host.start_agent()
             host.start_libvirtd()
             host.wait_for_libvirtd()
             host.virsh('destroy', self.guest.name, check=False)
