@@ -7,6 +7,7 @@ The caller, such as a compute service, makes these calls in this order:
     describe(...)   source   what the target must give
     prepare(...)    target   reserve, program and create it
     hand_over(...)  source   from now on the guest gets nothing of it here
+    redefine(...)   source   only live: the guest's definition on the target
     (the caller moves the guest)
     switch(...)     target   it is the instance's from now on
     finish(...)     source   release what stayed behind
@@ -118,6 +119,34 @@ def hand_over(
         migration_uuid,
         live,
         progress,
+    )
+
+
+def redefine(
+    instance_info: objects.InstanceInfo,
+    vans: objects.VANList,
+    definition: str,
+) -> str:
+    """Make the definition with which a guest moves live. Nothing is changed.
+
+    Call it on the source. The guest keeps its devices while it moves. So only
+    what names the devices of the host differs: see PluginBase.redefine().
+
+    :param vans: what prepare() has returned on the target
+    :param definition: the definition of the guest on this host, for its
+        hypervisor. For libvirt, call this twice: for the XML of the running
+        guest (VIR_DOMAIN_XML_MIGRATABLE), and for the XML that is kept
+    :returns: the definition for the target
+    :raises LibraryNotInitialized, JournalError: as for describe
+    :raises InvalidRequest: if an argument is wrong, or the definition has not
+        the devices of the VANs
+    :raises MigrationConflict: if the instance has no accelerators here, or
+        one of them cannot move live
+    """
+    from os_acc.moving import definitions
+
+    return definitions.redefine(
+        os_acc.this_host(), instance_info, vans, definition
     )
 
 

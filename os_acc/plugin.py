@@ -7,6 +7,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import ClassVar
 
@@ -144,6 +145,38 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         :raises Exception: any exception means that the guest may still hold
             the device. os-acc then leaves the device half as it is
         """
+
+    def migration_map(
+        self,
+        vans_source: Sequence[objects.VAN],
+        vans_target: Sequence[objects.VAN],
+    ) -> objects.MigrationMap | None:
+        """Say what changes in a guest's definition when it moves live.
+
+        The guest keeps running with its devices, so that all that it sees of
+        them stays the same. It changes nothing. The default returns None.
+
+        :param vans_source: the guest's VANs of this plugin on the source
+        :param vans_target: those with the same UUIDs on the target, in any
+            order. Another host has made them: trust no text in them
+        :returns: None if guests of this plugin cannot move live
+        :raises InvalidRequest: if the VANs do not fit
+        """
+        return None
+
+    def redefine(
+        self, definition: str, migration_map: objects.MigrationMap
+    ) -> str:
+        """Make the definition of a guest that moves for the target.
+
+        Only what the map names is changed. Applying it twice gives the same.
+        The default returns the definition as it is.
+
+        :param definition: the whole definition of the guest on the source
+        :param migration_map: what migration_map() has returned
+        :raises InvalidRequest: if the map does not fit the definition
+        """
+        return definition
 
     def leftovers(
         self, van_uuids: Collection[str]

@@ -93,6 +93,24 @@ class GuestPlugin(plugin.PluginBase):
             with self.hosts.mortal.change('attach'):
                 guests.devices[van.instance_uuid].add(van.uuid)
 
+    def migration_map(self, vans_source, vans_target):
+        new = {van.uuid: van.guest_config for van in vans_target}
+        return objects.MigrationMap(
+            format='guests',
+            changes=[
+                objects.MigrationChange(
+                    uuid=van.uuid,
+                    source=van.guest_config,
+                    target=new[van.uuid],
+                )
+                for van in vans_source
+            ],
+        )
+
+    def redefine(self, definition, migration_map):
+        new = {each.source: each.target for each in migration_map.changes}
+        return ' '.join(new.get(each, each) for each in definition.split())
+
     def unplug(self, van, instance_info, live) -> None:
         if live:
             guests = self._answer()

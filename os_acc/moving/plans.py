@@ -46,6 +46,29 @@ def describe(
     host: host_module.Host, instance_info: objects.InstanceInfo
 ) -> objects.MigrationPlan:
     """See os_acc.migration.describe."""
+    accelerators = [
+        _accelerator(host, entry) for entry in source(host, instance_info)
+    ]
+    ways = [each.way for each in accelerators]
+    return objects.MigrationPlan(
+        instance_uuid=instance_info.uuid,
+        way=max(ways, key=driver_base.WAYS.index),
+        obstacles=[
+            f'VAN {each.uuid}: {each.obstacle}'
+            for each in accelerators
+            if each.obstacle is not None
+        ],
+        accelerators=accelerators,
+    )
+
+
+def source(
+    host: host_module.Host, instance_info: objects.InstanceInfo
+) -> list[journal.Entry]:
+    """What an instance has on the source, before or after the hand-over.
+
+    :raises MigrationConflict: if it has nothing here that it could move with
+    """
     plan.check_instance(instance_info)
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
@@ -66,18 +89,7 @@ def describe(
                 reason=f'VAN {entry.van.uuid} is {entry.van.state}, expected '
                 'plugged',
             )
-    accelerators = [_accelerator(host, entry) for entry in entries]
-    ways = [each.way for each in accelerators]
-    return objects.MigrationPlan(
-        instance_uuid=uuid,
-        way=max(ways, key=driver_base.WAYS.index),
-        obstacles=[
-            f'VAN {each.uuid}: {each.obstacle}'
-            for each in accelerators
-            if each.obstacle is not None
-        ],
-        accelerators=accelerators,
-    )
+    return entries
 
 
 def read(given: Any, instance_uuid: str) -> list[objects.MigrationAccelerator]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from os_acc.objects.host_info import HostInfo
     from os_acc.objects.host_info import HostPluginInfo
     from os_acc.objects.instance_info import InstanceInfo
+    from os_acc.objects.migration_map import MigrationChange
+    from os_acc.objects.migration_map import MigrationMap
     from os_acc.objects.migration_plan import MigrationAccelerator
     from os_acc.objects.migration_plan import MigrationPlan
     from os_acc.objects.port import PortBinding
@@ -61,6 +63,8 @@ _MODULES = {
     'InstanceInfo': 'instance_info',
     'MdevHandle': 'handle',
     'MigrationAccelerator': 'migration_plan',
+    'MigrationChange': 'migration_map',
+    'MigrationMap': 'migration_map',
     'MigrationPlan': 'migration_plan',
     'PCIHandle': 'handle',
     'PortBinding': 'port',
@@ -91,6 +95,8 @@ __all__ = [
     'InstanceInfo',
     'MdevHandle',
     'MigrationAccelerator',
+    'MigrationChange',
+    'MigrationMap',
     'MigrationPlan',
     'PCIHandle',
     'PortBinding',

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from os_acc.testing import plugin_basics
 from os_acc.testing import plugin_guests
+from os_acc.testing import plugin_moving
 
 
 class PluginContract(
     plugin_basics.PluginBasics,
     plugin_guests.Guests,
+    plugin_moving.Moving,
 ):
     """Tests that a plugin keeps its contract. An author subclasses it.
 

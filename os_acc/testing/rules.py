@@ -305,11 +305,29 @@ RESTORE = _of_plugins(
     'After a reboot of the host',
     'restore() does the instance half again, and is_intact() says so',
 )
+MOVES_LIVE = _of_plugins(
+    'migration-map',
+    'Live migration',
+    'migration_map() names for each VAN what the definition says on the '
+    'source and on the target, the same each time, or is None',
+)
+MOVES_OWN = _of_plugins(
+    'migration-map-fits',
+    'Live migration',
+    'migration_map() refuses VANs that do not belong together by an error of '
+    'os_acc.exception',
+)
+REDEFINE = _of_plugins(
+    'redefine',
+    'Live migration',
+    'redefine() changes what the map names and nothing else, and applying it '
+    'twice gives the same',
+)
 PLUGIN_LOOKS = _of_plugins(
     'looks-only',
     'The contract',
-    'describe(), is_intact(), has_guest(), diagnose() and leftovers() change '
-    'nothing',
+    'describe(), is_intact(), has_guest(), migration_map(), redefine(), '
+    'diagnose() and leftovers() change nothing',
 )
 
 ALL = tuple(each for each in list(globals().values()) if type(each) is Rule)

@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from os_acc import exception
 from os_acc import objects
 from os_acc import plugin
 from os_acc import testing
@@ -64,6 +65,7 @@ class DirectoryPlugin(plugin.PluginBase):
     def describe(self):
         return objects.HostPluginInfo(
             plugin_name=self.name,
+            guest_config_format='directory',
             handle_info=[objects.HostHandleInfo.of('TestHandle')],
         )
 
@@ -97,6 +99,32 @@ class DirectoryPlugin(plugin.PluginBase):
         except NoGuest:
             return False
         return van.driver_data.get(DEVICE) in devices
+
+    def migration_map(self, vans_source, vans_target):
+        targets = {van.uuid: van for van in vans_target}
+        uuids = {van.uuid for van in vans_source}
+        if targets.keys() != uuids or len(targets) != len(vans_target):
+            raise exception.InvalidRequest(
+                subject='directory', field='vans', value='', expected='others'
+            )
+        return objects.MigrationMap(
+            format='directory',
+            changes=[
+                objects.MigrationChange(
+                    uuid=van.uuid,
+                    source=van.guest_config,
+                    target=targets[van.uuid].guest_config,
+                )
+                for van in vans_source
+            ],
+        )
+
+    def redefine(self, definition, migration_map):
+        for each in migration_map.changes:
+            definition = definition.replace(
+                f'<{each.source}>', f'<{each.target}>'
+            )
+        return definition
 
     def restore(self, van, instance_info):
         self.plug(van, instance_info, False)
@@ -150,6 +178,9 @@ class Directory(testing.PluginContract):
 
     def changes(self):
         return [(Hypervisor, 'attach'), (Hypervisor, 'detach')]
+
+    def definition(self, van):
+        return f'a guest with <{van.guest_config}>'
 
     def run_guest(self, instance):
         self.hypervisor.guests[instance.uuid] = []

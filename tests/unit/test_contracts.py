@@ -605,6 +605,27 @@ class TestLibvirt(testing.PluginContract):
     def requests(self):
         return [devices.pci(devices.GPU), devices.mdev()]
 
+    def two_handles(self):
+        return [
+            devices.pci(devices.GPU),
+            devices.pci(OTHER_GPU),
+            devices.mdev(),
+            devices.mdev(),
+        ]
+
+    def definition(self, van):
+        """As libvirt shows it: the guest address and another device."""
+        element = van.guest_config.replace(
+            '</hostdev>',
+            '<address type="pci" domain="0x0000" bus="0x05" slot="0x00" '
+            'function="0x0"/></hostdev>',
+        )
+        return (
+            '<domain type="kvm" id="3"><name>x</name><devices>'
+            '<disk type="file"/>' + element + '<hostdev mode="subsystem" '
+            'type="usb"><source/></hostdev></devices></domain>'
+        )
+
     def look(self):
         return {
             name: [len(domain.live), len(domain.config)]

@@ -230,7 +230,78 @@ class RemovesTheFileFirst(DirectoryPlugin):
             super().unplug(van, instance_info, live)
 
 
+# --- moved live
+
+
+class MapsNothing(DirectoryPlugin):
+    def migration_map(self, vans_source, vans_target):
+        found = super().migration_map(vans_source, vans_target)
+        for each in found.changes:
+            each.target = each.source
+        return found
+
+
+class MapsIntoAnotherFormat(DirectoryPlugin):
+    def migration_map(self, vans_source, vans_target):
+        found = super().migration_map(vans_source, vans_target)
+        found.format = 'other'
+        return found
+
+
+class MapsAnotherVAN(DirectoryPlugin):
+    def migration_map(self, vans_source, vans_target):
+        found = super().migration_map(vans_source, vans_target)
+        for each in found.changes:
+            each.uuid = str(uuid.uuid4())
+        return found
+
+
+class MapsWhatItLikes(DirectoryPlugin):
+    def migration_map(self, vans_source, vans_target):
+        found = super().migration_map(vans_source, vans_target)
+        found.changes[0].source += str(uuid.uuid4())
+        return found
+
+
+class MapsWhileItWrites(DirectoryPlugin):
+    def migration_map(self, vans_source, vans_target):
+        (self.path / 'map').write_text(str(uuid.uuid4()))
+        return super().migration_map(vans_source, vans_target)
+
+
+class MapsByPlace(DirectoryPlugin):
+    """It takes the first VAN of the target, whosever it is."""
+
+    def migration_map(self, vans_source, vans_target):
+        return super().migration_map(vans_source, vans_source[:1])
+
+
+class RedefinesNothing(DirectoryPlugin):
+    def redefine(self, definition, migration_map):
+        return definition
+
+
+class RedefinesTooMuch(DirectoryPlugin):
+    def redefine(self, definition, migration_map):
+        return super().redefine(definition, migration_map) + '!'
+
+
+class AddsWhatIsNew(DirectoryPlugin):
+    def redefine(self, definition, migration_map):
+        target = migration_map.changes[0].target
+        return f'a guest with <{target}>' * (1 + (target in definition))
+
+
 FINDS = [
+    (MapsNothing, 'a_migration_map', rules.MOVES_LIVE),
+    (MapsIntoAnotherFormat, 'a_migration_map', rules.MOVES_LIVE),
+    (MapsAnotherVAN, 'a_migration_map', rules.MOVES_LIVE),
+    (MapsWhatItLikes, 'a_migration_map', rules.MOVES_LIVE),
+    (MapsWhileItWrites, 'a_migration_map', rules.PLUGIN_LOOKS),
+    (MapsByPlace, 'a_migration_map_of_others', rules.MOVES_OWN),
+    (RedefinesNothing, 'a_definition_for_the_target', rules.REDEFINE),
+    (RedefinesTooMuch, 'a_definition_for_the_target', rules.REDEFINE),
+    (AddsWhatIsNew, 'a_definition_for_the_target', rules.REDEFINE),
     (DescribesNothing, 'it_describes_what_it_takes', rules.DESCRIBE),
     (MakesUpTheConfig, 'each_request_is_plugged_and_unplugged', rules.CONFIG),
     (LeavesTheFile, 'each_request_is_plugged_and_unplugged', rules.DETACH),

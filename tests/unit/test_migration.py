@@ -137,6 +137,45 @@ def test_the_caller_chooses_the_devices(hosts, info):
         assert {van.state for van in vans} == {'incoming'}
 
 
+def test_the_definition_for_the_target(hosts, info):
+    plan = described(hosts, info)
+    with hosts.on(TARGET):
+        vans = migration.prepare(
+            info, plan, MIGRATION, requests=chosen(plan, 2, 1)
+        )
+    for _ in range(2):
+        assert (
+            on(
+                hosts,
+                SOURCE,
+                migration.redefine,
+                info,
+                vans,
+                'a guest with test/fake0-0 test/fake0-1 test/other',
+            )
+            == 'a guest with test/fake0-2 test/fake0-1 test/other'
+        )
+        on(hosts, SOURCE, migration.hand_over, info, MIGRATION)
+
+
+def test_a_definition_that_cannot_be_made(hosts, info, monkeypatch):
+    vans = prepared(hosts, info)
+    act = migration.redefine
+    both, one = vans.objects, objects.VANList(objects=vans.objects[:1])
+    for wrong in (both, one, objects.VANList(objects=both + both[:1])):
+        with pytest.raises(exception.InvalidRequest, match='vans is'):
+            on(hosts, SOURCE, act, info, wrong, '')
+    with pytest.raises(exception.InvalidRequest, match='definition is'):
+        on(hosts, SOURCE, act, info, vans, b'')
+    with pytest.raises(exception.MigrationConflict, match='no accelerators'):
+        on(hosts, SOURCE, act, objects.InstanceInfo(uuid=MIGRATION), vans, '')
+    monkeypatch.setattr(
+        moving_hosts.GuestPlugin, 'migration_map', lambda *_: None
+    )
+    with pytest.raises(exception.MigrationConflict, match="'guests' cannot"):
+        on(hosts, SOURCE, act, info, vans, '')
+
+
 def test_a_choice_for_other_accelerators_is_refused(hosts, info):
     plan = described(hosts, info)
     both = chosen(plan, 2, 1)

@@ -50,6 +50,8 @@ HASHES = {
     'InstanceInfo': '1.2-e0a7f1afd84366433fbd935481e556a4',
     'MdevHandle': '1.0-e5c9994de54ebe4ff7bad3cf71e6b66f',
     'MigrationAccelerator': '1.0-4a711d41c3c59b7ae6a417efccceec0e',
+    'MigrationChange': '1.0-cff5bbe3d9c47a069c93ebf78bd8b644',
+    'MigrationMap': '1.0-89446721f40f60fedab166366421ea98',
     'MigrationPlan': '1.0-6e3c65f2ca0b86ac613601ae53d20307',
     'PCIHandle': '1.0-ef77f65f317b86a6fd07ccc632cdfc07',
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
@@ -89,6 +91,8 @@ FIELDS = {
         'driver handle_type left_behind live_migratable mdev_type obstacle '
         'request uuid way'
     ),
+    'MigrationChange': 'source target uuid',
+    'MigrationMap': 'changes format',
     'MigrationPlan': 'accelerators instance_uuid obstacles way',
     'PCIHandle': 'address managed physical_network',
     'PortBinding': (

@@ -69,7 +69,7 @@ class LibvirtPlugin(plugin.PluginBase):
         names = ('PCIHandle', 'MdevHandle', 'BlockHandle', 'TestHandle')
         return objects.HostPluginInfo(
             plugin_name=self.name,
-            guest_config_format='libvirt-xml',
+            guest_config_format=options.FORMAT,
             handle_info=[objects.HostHandleInfo.of(name) for name in names],
         )
 
@@ -151,6 +151,36 @@ class LibvirtPlugin(plugin.PluginBase):
             conf.detach_attempts,
             conf.detach_attempt_timeout,
         )
+
+    def migration_map(
+        self,
+        vans_source: Sequence[objects.VAN],
+        vans_target: Sequence[objects.VAN],
+    ) -> objects.MigrationMap:
+        """Say how the elements differ: the host's device, and who binds it.
+
+        :raises InvalidRequest: if the VANs do not fit
+        """
+        from acc_plug_libvirt import moving
+
+        return moving.migration_map(vans_source, vans_target)
+
+    def redefine(
+        self, definition: str, migration_map: objects.MigrationMap
+    ) -> str:
+        """Make the domain's XML for virDomainMigrate.
+
+        It is both the XML of the running guest on the target
+        (VIR_MIGRATE_PARAM_DEST_XML) and, made from the guest's definition,
+        the one that is kept (VIR_MIGRATE_PARAM_PERSIST_XML). Without the
+        second, libvirt keeps the source's devices there.
+
+        :param definition: the domain's XML on the source
+        :raises InvalidRequest: if the map does not fit the domain
+        """
+        from acc_plug_libvirt import moving
+
+        return moving.redefine(definition, migration_map)
 
     def diagnose(self) -> Iterator[finding.Finding]:
         from acc_plug_libvirt import report

@@ -93,7 +93,7 @@ def hostdevs(root: etree._Element) -> Iterator[Hostdev]:
     ):
         alias = element.find('alias')
         name = alias.get('name') if alias is not None else None
-        identity = _identity(element)
+        identity = identity_of(element)
         if element.tag == 'disk' and identity is None:
             continue
         yield Hostdev(
@@ -135,7 +135,7 @@ def may_have(xml: str, identity: str) -> bool:
     )
 
 
-def _identity(element: etree._Element) -> str | None:
+def identity_of(element: etree._Element) -> str | None:
     """Return the identity of a <hostdev> or <disk>, in canonical form."""
     if element.tag == 'disk':
         return disk.identity(element)
@@ -223,11 +223,12 @@ def update_domain_xml(
 ) -> str:
     """Rewrite a domain's XML for another host.
 
-    Use it for cold migration, live migration and evacuation. What the guest
-    sees stays the same: the PCI address of each device in the guest, and the
-    boot order, the target and the serial of a disk. What depends on the host
-    is taken from the new VAN: source, alias, driver, managed, model, display
-    and ramfb. Other devices stay unchanged.
+    Use it for cold migration and evacuation; for live migration see
+    os_acc.migration.redefine. What the guest sees stays the same: the PCI
+    address of each device in the guest, and the boot order, the target and
+    the serial of a disk. What depends on the host is taken from the new VAN:
+    source, alias, driver, managed, model, display and ramfb. Other devices
+    stay unchanged.
 
     :param xml: the domain's XML on the old host
     :param old_vans: the VANs on the old host
@@ -245,28 +246,51 @@ def update_domain_xml(
         if old.guest_config is None and new.guest_config is None:
             continue
         moves.append((_old(there, old), _new(new)))
-    moved = {id(each.element) for each, _ in moves}
-    if len(moved) != len(moves):
+    moved = [each.element for each, _ in moves]
+    if len({id(each) for each in moved}) != len(moves):
         _refuse('old_vans', len(old_vans), 'VANs of different devices')
-    left = {e.identity for e in there if id(e.element) not in moved}
-    coming = [_identity(element) for _, element in moves]
-    for identity in coming:
-        if identity in left or coming.count(identity) > 1:
-            _refuse(
-                'new_vans', identity, 'a device that the domain has only once'
-            )
+    coming = [identity_of(element) for _, element in moves]
+    if (twice := doubled(there, moved, coming)) is not None:
+        _refuse('new_vans', twice, 'a device that the domain has only once')
     for each, element in moves:
         _replace(each.element, element)
     text: str = etree.tostring(root, encoding='unicode')
     return text
 
 
+def of_van(
+    there: Sequence[Hostdev], van_uuid: str, identity: str | None
+) -> list[Hostdev]:
+    """The devices of a domain that have a VAN's alias, or else its source."""
+    alias = f'{hostdev.ALIAS}{van_uuid}'
+    return [each for each in there if each.alias == alias] or [
+        each for each in there if each.identity == identity is not None
+    ]
+
+
+def doubled(
+    there: Sequence[Hostdev],
+    leaving: Sequence[etree._Element],
+    coming: Sequence[str | None],
+) -> str | None:
+    """A device that a domain would have twice; None if there is none.
+
+    :param there: its devices before
+    :param leaving: the elements of those that others take the place of
+    :param coming: the identities of those others
+    """
+    gone = {id(each) for each in leaving}
+    left = {each.identity for each in there if id(each.element) not in gone}
+    for identity in coming:
+        if identity in left or coming.count(identity) > 1:
+            return identity
+    return None
+
+
 def _old(there: Sequence[Hostdev], van: objects.VAN) -> Hostdev:
     """Find an old VAN's hostdev among those of the domain."""
     identity = van.handle.identity if van.handle is not None else None
-    found = [e for e in there if e.alias == alias_of(van)] or [
-        e for e in there if e.identity is not None and e.identity == identity
-    ]
+    found = of_van(there, van.uuid, identity)
     if len(found) != 1:
         _refuse(
             'old_vans',

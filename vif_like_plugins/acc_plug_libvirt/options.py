@@ -14,6 +14,8 @@ _GUEST_ADDRESS = (
 
 #: The URI of libvirt if no option has one.
 DEFAULT = 'qemu:///system'
+#: The format of guest_config and of a MigrationMap.
+FORMAT = 'libvirt-xml'
 
 OPTS = (
     cfg.BoolOpt(
