@@ -18,7 +18,6 @@ from typing import Any
 
 import libvirt
 
-import acc_plug_libvirt
 import os_acc
 from os_acc import migration
 from os_acc import objects
@@ -119,24 +118,32 @@ class Agent:
         to: str,
         target: list[dict[str, Any]],
         bandwidth: int = 0,
-    ) -> str:
-        """Move a running guest as Nova does, and return its XML.
+    ) -> None:
+        """Move a running guest as Nova does.
 
         :param to: the URI of the other libvirt
         :param target: the VANs there, or none if it moves without devices
         :param bandwidth: MiB in a second; 0 is no limit
         """
         domain = libvirt.open(self._uri).lookupByUUIDString(instance)
-        xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+        running, kept = (
+            domain.XMLDesc(flags)
+            for flags in (
+                libvirt.VIR_DOMAIN_XML_MIGRATABLE,
+                libvirt.VIR_DOMAIN_XML_INACTIVE,
+            )
+        )
         if target:
-            xml = acc_plug_libvirt.update_domain_xml(
-                xml,
-                os_acc.get_vans(instance),
-                [objects.VAN.obj_from_primitive(each) for each in target],
+            vans = objects.VANList(
+                objects=[objects.VAN.obj_from_primitive(e) for e in target]
+            )
+            running, kept = (
+                migration.redefine(_instance(instance), vans, xml)
+                for xml in (running, kept)
             )
         params = {
-            libvirt.VIR_MIGRATE_PARAM_DEST_XML: xml,
-            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: xml,
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: running,
+            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: kept,
             libvirt.VIR_MIGRATE_PARAM_URI: f'unix://{SOCKET}',
         }
         if bandwidth:
@@ -148,7 +155,6 @@ class Agent:
             | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
         )
         domain.migrateToURI3(to, params, flags)
-        return xml
 
 
 def _instance(uuid: str) -> objects.InstanceInfo:

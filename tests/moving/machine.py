@@ -38,6 +38,7 @@ ROOT = CACHE / 'root'
 # Where the machine has the directory that it shares with this script.
 SHARED = '/moving'
 PACKAGES = '/packages'
+NOT_BUILT = ('.*', 'build', '*.egg-info', '__pycache__', 'tests', 'doc')
 # The Python of Debian 13, for which pip gets the packages on any host.
 PYTHON = '3.13'
 PLATFORMS = ('manylinux2014_x86_64', 'manylinux_2_28_x86_64')
@@ -128,7 +129,10 @@ def install(directory: pathlib.Path) -> pathlib.Path:
     :param directory: it gets the directory os-acc
     :returns: the directory in the cache with the packages that os-acc needs
     """
-    pip('--no-deps', '--target', str(directory / 'os-acc'), str(PROJECT))
+    # setuptools builds in the directory of the sources.
+    source = directory / 'source'
+    shutil.copytree(PROJECT, source, ignore=shutil.ignore_patterns(*NOT_BUILT))
+    pip('--no-deps', '--target', str(directory / 'os-acc'), str(source))
     compile_sources(directory, SHARED)
     (found,) = metadata.distributions(path=[str(directory / 'os-acc')])
     needed = sorted(
