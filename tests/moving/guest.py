@@ -59,6 +59,8 @@ while :; do
 done
 """
 
+# For each wait: a guest has taken 6 minutes to boot on a busy machine.
+SECONDS = 900.0
 DOMAIN = """
 <domain type='kvm'>
   <name>{name}</name>
@@ -132,13 +134,12 @@ class Guest:
         words = [line.split() for line in lines if 'BEAT ' in line]
         return [w[w.index('BEAT') + 1 : -1] for w in words if w[-1] == 'END']
 
-    def beat(self, seconds: float = 300) -> list[str]:
+    def beat(self) -> list[str]:
         """What it says from now on: number, echo and mark, or number and -."""
         before = len(self.beats())
         # The next line may have begun before this call.
         wait(
             lambda: len(self.beats()) >= before + 2,
-            seconds,
             lambda: (
                 f'beats {self.beats()[-2:]}, {self.log.read_text()[-500:]}'
             ),
@@ -158,10 +159,10 @@ class Guest:
         return mark
 
 
-def wait(check, seconds: float, why=lambda: ''):
+def wait(check, why=lambda: ''):
     """Wait until a check returns something, and return it."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     while not (found := check()):
-        assert time.monotonic() < deadline, f'{seconds} s are over: {why()}'
+        assert time.monotonic() < deadline, f'{SECONDS} s are over: {why()}'
         time.sleep(0.2)
     return found

@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,10 +137,17 @@ class Host:
                 stderr=log,
             )
 
+    def copy_capabilities(self, other: Host) -> None:
+        """Copy what libvirtd knows of QEMU to a host without libvirtd."""
+        source, target = (
+            f'/proc/{host._keeper.pid}/root/var/cache/libvirt'
+            for host in (self, other)
+        )
+        shutil.copytree(source, target, dirs_exist_ok=True)
+
     def wait_for_libvirtd(self) -> None:
         wait(
             lambda: self.virsh('version', check=False).returncode == 0,
-            300,
             lambda: (self.directory / 'libvirtd.log').read_text()[-2000:],
         )
 

@@ -133,9 +133,9 @@ class Instance:
         domain = self._copying()
         self.two.signal_libvirtd(signal.SIGSTOP)
         domain.migrateSetMaxSpeed(FAST)
-        wait(lambda: domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED, 300)
+        wait(lambda: domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
         # Both QEMUs close their socket when the target has all.
-        wait(lambda: agent.SOCKET not in SOCKETS.read_text(), 300)
+        wait(lambda: agent.SOCKET not in SOCKETS.read_text())
         act()
         if self.two.has_libvirtd():
             self.two.signal_libvirtd(signal.SIGCONT)
@@ -148,7 +148,7 @@ class Instance:
         def copies() -> bool:
             return domain.jobStats().get('memory_processed', 0) > COPIED
 
-        wait(copies, 300)
+        wait(copies)
         return domain
 
     def remove(self) -> None:

@@ -44,7 +44,7 @@ def fails(instance) -> None:
 
 def goes_on_at_the_source(instance) -> None:
     """Both recover: the source has its device again, the target none."""
-    wait(lambda: instance.two.qemu(instance.guest.name) is None, 300)
+    wait(lambda: instance.two.qemu(instance.guest.name) is None)
     instance.recover()
     instance.lives_on(instance.one, instance.two)
     instance.check('plugged', None)
@@ -52,7 +52,7 @@ def goes_on_at_the_source(instance) -> None:
 
 def is_at_the_target(instance) -> None:
     """Both recover: the target has its device, and the source waits."""
-    wait(lambda: instance.one.qemu(instance.guest.name) is None, 300)
+    wait(lambda: instance.one.qemu(instance.guest.name) is None)
     instance.recover()
     instance.lives_on(instance.two, instance.one)
     instance.check('outgoing', 'plugged')
@@ -84,7 +84,7 @@ def test_qemu_of_the_source_in_the_copy(moving):
     """The guest is lost. Its device waits for it on the source."""
     moving.in_the_copy(lambda: moving.one.kill_qemu(moving.guest.name))
     fails(moving)
-    wait(lambda: moving.two.qemu(moving.guest.name) is None, 300)
+    wait(lambda: moving.two.qemu(moving.guest.name) is None)
     moving.recover()
     moving.check('outgoing', None)
     moving.one.call('abort', instance=moving.uuid, move=moving.move)
@@ -124,7 +124,7 @@ def test_libvirtd_of_the_source_in_the_switch(moving):
     moving.in_the_switch(lambda: moving.one.signal_libvirtd(signal.SIGKILL))
     fails(moving)
     again(moving.one)
-    wait(lambda: moving.two.qemu(moving.guest.name) is None, 300)
+    wait(lambda: moving.two.qemu(moving.guest.name) is None)
     moving.recover()
     moving.check('outgoing', None)
     assert moving.one.state(moving.guest.name) == 'paused (migration)'
