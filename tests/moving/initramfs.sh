@@ -14,8 +14,8 @@ $b mkdir -p /host /layer
 $b mount -t 9p -o "ro,cache=loose,$virtio" root /host
 $b mount -t tmpfs layer /layer
 $b mkdir /layer/upper /layer/work
-$b mount -t overlay -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work \
-    root /root
+$b mount -t overlay root /root \
+    -o lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work
 $b mkdir -p /root/moving
 $b mount -t 9p -o "$virtio" moving /root/moving
 exec $b switch_root /root /bin/bash /moving/init

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 
-# Builds what machine.py boots: a Debian 13 with its kernel, QEMU and libvirt, in
-# a directory of the cache. Debian 12 has no QEMU that migrates a guest with a
+# Builds what machine.py boots: a Debian 13 with its kernel, QEMU and libvirt,
+# in a directory of the cache. Debian 12 has no QEMU that migrates a guest with a
 # VFIO device (8.1 or later). Two modules are compiled:
 #
 # * mtty, the kernel's sample of mediated devices with migration, which Debian
@@ -105,7 +105,7 @@ END
     umount "$build/proc" "$build"
 }
 
-# Mounts the root, which machine.py shares, under a layer that is kept in memory.
+# Mounts the root, which machine.py shares, under a layer that stays in memory.
 make_initramfs() {
     local each release
     release=$(basename "$root"/usr/lib/modules/*-amd64)
