@@ -91,9 +91,11 @@ def unknown(
         for option in options:
             names |= option_values.names(option)
     # Names with "-" are the same as those with "_".
-    plain = {_plain(group): group for group in known}
+    plain = {_plain(group): group for group in (*known, *_ELSEWHERE)}
     found: list[Unknown] = []
     for place in option_values.every(conf):
+        if place.group in _ELSEWHERE:
+            continue
         if place.group in known:
             if place.name not in known[place.group]:
                 near = option_values.meant(place.name, known[place.group])
@@ -104,7 +106,9 @@ def unknown(
             group = plain.get(_plain(place.group), '')
             near = f"; did you mean '{group}'?" if group else ''
             if place.group.startswith(GROUP):
-                near = near or option_values.meant(place.group, known, 0.9)
+                near = near or option_values.meant(
+                    place.group, plain.values(), 0.9
+                )
             if near:
                 text = f'{place}: there is no group {place.group}{near}'
                 found.append(Unknown(text, True))
@@ -134,6 +138,9 @@ def check(
     if found := faults(conf, groups):
         raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
 
+
+# The groups of os-acc's other distributions, which may read the same file.
+_ELSEWHERE = ('os_acc_dra', 'os_acc_nova')
 
 _OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = (
     (GROUP, OPTS),

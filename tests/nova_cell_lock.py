@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""A repair of Nova's fixture CellDatabases, which can wait for ever.
+"""A repair of Nova's fixture CellDatabases, which can wait forever.
 
 Its lock lets no new reader in while a writer waits. A thread that reads may
 call another host of the same test, whose thread must read too. If a third

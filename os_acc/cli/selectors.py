@@ -106,8 +106,8 @@ def check_count(instance: str, number: int, vans: objects.VANList) -> None:
             subject=f'instance {instance}',
             field='count',
             value=number,
-            expected=f'{number + len(more)}, which it has. Unplug the '
-            f'others first: os-acc unplug {instance} '
+            expected=f'at least {number + len(more)}, as many as it has. '
+            f'Unplug the others first: os-acc unplug {instance} '
             + ' '.join(f'--van {uuid}' for uuid in more),
         )
 

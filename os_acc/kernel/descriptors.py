@@ -66,11 +66,17 @@ class Descriptor:
         """
         try:
             return os.readlink(self.path)
-        except PermissionError as err:
-            raise _unreadable(self.path) from err
         except OSError as err:
             if err.errno == errno.ENAMETOOLONG:
                 return None
+            # A process that has just ended gives ENOENT or ESRCH, and
+            # EACCES in older kernels: proc_pid_readlink() in fs/proc/base.c.
+            if not os.path.exists(self.task):
+                raise FileNotFoundError(
+                    errno.ENOENT, os.strerror(errno.ENOENT), self.path
+                ) from err
+            if isinstance(err, PermissionError):
+                raise _unreadable(self.path) from err
             raise
 
     def info(self) -> list[str]:

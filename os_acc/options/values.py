@@ -146,7 +146,8 @@ def files(conf: cfg.ConfigOpts) -> list[str]:
     paths = list(getattr(conf, 'config_file', None) or ())
     for directory in getattr(conf, 'config_dir', None) or ():
         paths += sorted(glob.glob(f'{glob.escape(directory)}/*.conf'))
-    return paths
+    # The default file is found twice, for the project and for the program.
+    return list(dict.fromkeys(paths))
 
 
 def every(conf: cfg.ConfigOpts) -> list[Place]:

@@ -71,8 +71,8 @@ CLAIM_LOOKS = _of_drivers(
 REFUSE = _of_drivers(
     'refuse',
     'Claim a request',
-    'prepareVAN() refuses a request for what the driver does not have by an '
-    'error of os_acc.exception, also if the request names the driver',
+    'prepareVAN() refuses a request for what the driver does not have with an '
+    'error of os_acc.exception, even if the request names the driver',
 )
 REFUSE_LOOKS = _of_drivers(
     'refuse-untouched',
@@ -176,7 +176,8 @@ CLEAN = _of_drivers(
     'clean',
     'Clean a device',
     'cleaning_command runs once the device is closed; if it fails, the VAN '
-    'keeps the device in state error; a driver without cleans is refused',
+    'keeps the device in state error; a driver that does not set cleans is '
+    'refused',
 )
 DEADLINE = _of_drivers(
     'deadline',

@@ -2,7 +2,7 @@
 
 """The Helm chart of os-acc-dra, rendered by Helm's own library.
 
-Run as a program, it writes the plain manifests anew.
+Run as a program, it writes the plain manifests again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ORDER = (
 _HEAD = """\
 # SPDX-License-Identifier: Apache-2.0
 
-# Made from the chart beside it, by tests/dra/charts.py. Set the image of the
-# DaemonSet, and in the ConfigMap the devices, before you apply it.
+# Generated from the chart in this directory by tests/dra/charts.py. Before you
+# apply it, set the image in the DaemonSet and the devices in the ConfigMap.
 """
 
 

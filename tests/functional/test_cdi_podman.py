@@ -109,16 +109,22 @@ def here(podman, nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(root_folder, 'PATH', str(tmp_path / 'run'))
     monkeypatch.setattr(notes, 'FOLDER', str(tmp_path / 'held'))
     # Only the processes that this test starts count. The others cannot have
-    # the accelerators of a new directory, and not even root can examine
-    # process 1 on some machines.
+    # the accelerators of a new directory. On some machines, not even root can
+    # examine process 1, nor what it has forked and not yet executed.
     names = sysfs.names
     before = {name for name in names(sysfs.PROC) if name.isdigit()}
     before.discard(str(os.getpid()))
+    first = sysfs.read(f'{sysfs.PROC}/1/comm')
 
     def since(path: str) -> list[str]:
         found = names(path)
         if path == sysfs.PROC:
-            return [name for name in found if name not in before]
+            return [
+                name
+                for name in found
+                if name not in before
+                and sysfs.read(f'{path}/{name}/comm') != first
+            ]
         return found
 
     monkeypatch.setattr(sysfs, 'names', since)

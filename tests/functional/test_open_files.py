@@ -7,6 +7,7 @@ This needs root. /dev/full and /dev/loop7 stand in for the files of VFIO.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -194,6 +195,26 @@ def test_a_process_that_has_ended(start, private):
     os.kill(pid, 9)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert open_files.users_of([FULL]) == []
+
+
+@pytest.mark.parametrize('number', [errno.EACCES, errno.ENOENT, errno.ESRCH])
+def test_a_process_that_ends_while_it_is_read(start, monkeypatch, number):
+    """What the kernel says then depends on its version and on the moment."""
+    pid, _ = start(sys.executable, '-c', OPENED, 'rb')
+    readlink, ended = os.readlink, []
+
+    def late(path: str) -> str:
+        if '/fd/' not in path:
+            return readlink(path)
+        if not ended:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+        ended.append(path)
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, 'readlink', late)
+    assert open_files.users_of([FULL]) == []
+    assert ended
 
 
 def test_the_main_thread_has_ended(start):

@@ -107,7 +107,7 @@ def test_wait(run, here, write):
     told = threading.Event()
 
     def unplug():
-        told.wait(10)
+        told.wait(120)
         from os_acc.attach import release
 
         release.unplug(host, instance, None, False, None)

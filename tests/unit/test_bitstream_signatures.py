@@ -295,7 +295,7 @@ def test_a_key_manager_that_does_not_answer(glance, signed):
     option('stall_timeout', 0.5)
     image = glance.put_image(CONTENT, **signed(CONTENT))
     end = threading.Event()
-    glance.hook = lambda path: '/secrets/' in path and end.wait(20)
+    glance.hook = lambda path: '/secrets/' in path and end.wait(120)
     reason = refused(image, cause=exception.Timeout)
     end.set()
     assert f'certificates of image {image}' in reason

@@ -374,7 +374,7 @@ def test_a_download_that_takes_too_long(server):
     option('stall_timeout', 0.1)
     option('download_attempts', 100)
     end = threading.Event()
-    server.hook = lambda path: path == '/a' and end.wait(20)
+    server.hook = lambda path: path == '/a' and end.wait(120)
     reason = refused(url, cause=exception.Timeout)
     end.set()
     assert 'the download of bitstream' in reason

@@ -474,7 +474,7 @@ def test_no_resource_class(run):
 
 def test_add_with_another_configuration(run):
     call(run, 'add', count=2)
-    assert 'which it has' in fails(run, 'add', 7)
+    assert 'at least 2, as many as it has' in fails(run, 'add', 7)
     fails(run, 'add', 7, count=2, traits=['CUSTOM_A'])
     assert '2 devices, and 1' in fails(run, 'check', 102)
     fails(run, 'check', 7, count=2, traits=['CUSTOM_A'])

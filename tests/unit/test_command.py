@@ -307,4 +307,5 @@ def test_no_files_are_left_open(script):
     for _ in range(5):
         run(tool)
         failure('/nowhere/tool')
-    assert count() == before
+    # Files of earlier tests may be closed meanwhile.
+    assert count() <= before

@@ -154,7 +154,7 @@ def test_an_old_daemon_that_still_cleans_has_its_turn(here, monkeypatch):
     def slow(address: str) -> None:
         if first:
             first.clear()
-            go_on.wait(10)
+            go_on.wait(120)
 
     monkeypatch.setattr(cleaning, 'run_command', slow)
 

@@ -207,11 +207,11 @@ def test_not_while_another_process_is_telling_it(tool, told, killed):
     def hold():
         with os_acc._get().locks.device(name):
             held.set()
-            leave.wait(20)
+            leave.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(20)
+    assert held.wait(120)
     os_acc.recover()
     assert told == []
     leave.set()

@@ -152,7 +152,7 @@ def used_by_a_thread(path):
     def use():
         with forking.in_use(path):
             begun.set()
-            assert done.wait(20)
+            assert done.wait(120)
 
     thread = threading.Thread(target=use)
     thread.start()
@@ -161,7 +161,7 @@ def used_by_a_thread(path):
         yield done
     finally:
         done.set()
-        thread.join(5)
+        thread.join(120)
 
 
 def test_a_fork_waits_for_a_transaction(opened):
@@ -173,7 +173,7 @@ def test_a_fork_waits_for_a_transaction(opened):
         pid = fork(functools.partial(add, opened))
         assert 0.2 < time.monotonic() - start < 9
     wait(pid)
-    timer.join(5)
+    timer.join(120)
 
 
 def test_a_fork_does_not_wait_for_a_waiting_writer(opened):
@@ -187,7 +187,7 @@ def test_a_fork_does_not_wait_for_a_waiting_writer(opened):
         assert time.monotonic() - start < 5
         wait(pid)
         db.execute('COMMIT')
-    thread.join(10)
+    thread.join(120)
     assert len(opened.entries()) == 1
 
 

@@ -308,8 +308,8 @@ def test_an_interrupt_after_a_commit_that_failed(connection, opened):
 def test_an_interrupted_write_is_not_done_later(connection, opened):
     """Its caller may have undone it by then."""
     begin, commit = threading.Event(), threading.Event()
-    connection.before_begin = staticmethod(lambda: begin.wait(10))
-    connection.before_commit = staticmethod(lambda: commit.wait(10))
+    connection.before_begin = staticmethod(lambda: begin.wait(120))
+    connection.before_commit = staticmethod(lambda: commit.wait(120))
     connection.fail = KeyboardInterrupt()
 
     def handler(*_):
@@ -381,7 +381,7 @@ def test_threads_that_end_leave_no_connections(opened):
         barrier = threading.Barrier(12)
 
         def work(at=barrier):
-            at.wait(10)
+            at.wait(300)
             opened.add([make_entry()])
             opened.entries()
 
@@ -389,7 +389,7 @@ def test_threads_that_end_leave_no_connections(opened):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(300)
     links = [
         os.readlink(os.path.join(descriptors, name))
         for name in os.listdir(descriptors)

@@ -270,12 +270,12 @@ def test_an_instance_that_is_worked_on_is_left_alone(host):
 
     def wait(_van):
         inside.set()
-        go_on.wait(10)
+        go_on.wait(120)
 
     host.calls.on('unplug', wait)
     thread = threading.Thread(target=os_acc.unplug, args=(instance,))
     thread.start()
-    inside.wait(10)
+    inside.wait(120)
     (busy,) = os_acc.release_orphans([], 0)
     go_on.set()
     thread.join()
@@ -381,7 +381,7 @@ def test_several_instances_are_asked_about_at_a_time(run, host, monkeypatch):
     both = threading.Barrier(2)
 
     def has_guest(info):
-        both.wait(20)
+        both.wait(120)
         raise exception.HypervisorError(what='domain', reason='is down')
 
     monkeypatch.setattr(host.plugin, 'has_guest', has_guest)

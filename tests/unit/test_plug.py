@@ -672,12 +672,12 @@ def test_a_lock_that_is_held_too_long_is_a_timeout(host):
 
     def hold(van):
         holding.set()
-        done.wait(10)
+        done.wait(120)
 
     host.calls.on('plug', hold)
     thread = threading.Thread(target=os_acc.plug, args=(instance, requests))
     thread.start()
-    assert holding.wait(10)
+    assert holding.wait(120)
     with pytest.raises(exception.PlugException) as caught:
         os_acc.plug(instance, requests)
     done.set()

@@ -181,13 +181,13 @@ def test_an_instance_that_is_worked_on_is_left_alone(host):
 
     def work(van):
         working.set()
-        done.wait(10)
+        done.wait(120)
 
     host.calls.on('plug', work)
     thread = threading.Thread(target=os_acc.plug, args=(instance, requests))
     thread.start()
     try:
-        assert working.wait(10)
+        assert working.wait(120)
         report = os_acc.recover()
         assert report.busy == [instance.uuid]
         assert report.released == []

@@ -86,7 +86,7 @@ def test_van_show_by_name(run):
 def test_fewer_than_before(run):
     vans = plug(run, '--count', 3)['vans']
     line = run.fails(2, 'plug', 'web/1', '--resource-class', PCI)
-    assert 'count is 1, expected 3, which it has' in line
+    assert 'count is 1, expected at least 3, as many as it has' in line
     assert all(van['uuid'] in line for van in vans[1:])
     assert len(run.handles()) == 3
 

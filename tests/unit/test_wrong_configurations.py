@@ -230,6 +230,12 @@ WRONG = {
         'there is no group os_acc_bitstream',
         "did you mean 'os_acc_bitstreams'?",
     ),
+    'os-acc-dra': (
+        '# of this test\n[os-acc-dra]\nnode_name = node-1\n',
+        3,
+        'there is no group os-acc-dra',
+        "did you mean 'os_acc_dra'?",
+    ),
     # Names of plugins and drivers.
     'libvrt': (
         f'{BEFORE}plugin = libvrt\n',
@@ -403,6 +409,25 @@ def test_an_option_that_is_like_no_other(run, write):
     assert found['verdict'] == 'warning'
     assert '[os_acc] has no option elephant; it has ' in found['finding']
     assert 'big' not in str(result.json)
+
+
+@pytest.mark.parametrize('group', ['os_acc_dra', 'os_acc_nova'])
+def test_a_group_of_another_distribution(run, write, group):
+    """All programs of a host may read one file."""
+    path = write(f'# of this test\n[{group}]\nnode_name = node-1\n')
+    assert run('--config-file', path, 'device', 'list').code == 0
+    result = run('--config-file', path, 'doctor', '-f', 'json')
+    assert group not in str(result.json)
+
+
+def test_a_file_that_is_read_twice(run, write):
+    path = write(f'{BEFORE}plugn = libvirt\n')
+    said = run.fails(
+        exit_codes.WRONG_USAGE,
+        *('--config-file', path, '--config-file', path),
+        *('device', 'list'),
+    )
+    assert said.count(f'{path}:3: ') == 1
 
 
 def test_several_mistakes(run, write):

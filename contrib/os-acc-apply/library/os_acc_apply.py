@@ -12,10 +12,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: os_acc_apply
-short_description: Give the devices of a host the state of a document
+short_description: Give the devices of a host the state in a document
 description:
-  - Calls C(os-acc apply). What has the state already is not touched, and
-    neither is what somebody uses.
+  - Calls C(os-acc apply). Devices that already have this state or are in use
+    are not touched.
 options:
   document:
     description: The document, as a dictionary. Either this or I(path).
@@ -27,11 +27,11 @@ options:
     description: The configuration file of the service that uses os-acc.
     type: path
   wait:
-    description: How many seconds to wait for those who use a device.
+    description: How many seconds to wait for devices that are in use.
     type: float
   allow_in_the_way:
-    description: Whether it is no failure if somebody uses a device. A service
-      does that step once nobody is in the way.
+    description: Whether the task succeeds if a device is in use. A service
+      does that step once the device is no longer in use.
     type: bool
     default: false
   command:
@@ -58,7 +58,7 @@ steps:
   returned: always
   type: list
 in_the_way:
-  description: The names of what was not touched, because somebody uses it.
+  description: The steps that were not done because a device is in use.
   returned: always
   type: list
 """
