@@ -17,6 +17,7 @@ from os_acc import objects
 from os_acc.privileged import container_specs
 from os_acc.privileged import device_users
 from os_acc.privileged import holders
+from os_acc.privileged import migratable
 from os_acc.privileged.devfile import device_files
 from os_acc.privileged.fpga import amd
 from os_acc.privileged.fpga import command as programming
@@ -333,6 +334,18 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'a release of a vGPU that never ends': (
         lambda p: mdev.released_vgpu(p.bound, float('inf')),
+        Invalid,
+    ),
+    'ask whether what device_spec does not name moves live': (
+        lambda p: migratable.function(p.unnamed, 5.0),
+        Missing,
+    ),
+    'ask for ever whether a function moves live': (
+        lambda p: migratable.function(p.bound, float('inf')),
+        Invalid,
+    ),
+    'ask whether a mediated device by a path moves live': (
+        lambda p: migratable.mediated('../x', 5.0),
         Invalid,
     ),
     'look for a bitstream without a command': (

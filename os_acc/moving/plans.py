@@ -223,11 +223,19 @@ def _way(
     driver: driver_base.DriverBase,
     van: objects.VAN,
 ) -> str:
-    """The best way in which a VAN can move."""
+    """The best way in which a VAN can move.
+
+    A guest moves live only with a device whose state the kernel can save, and
+    if the plugin knows what changes in its definition.
+    """
     way = driver.moves
-    if way == driver_base.LIVE and van.live_migratable is False:
-        way = driver_base.REPLUG
     plugin = host.extensions.plugin(van.plugin)
+    if way == driver_base.LIVE and not (
+        van.live_migratable
+        and driver.left_behind(van) is None
+        and plugin.migration_map([van], [van]) is not None
+    ):
+        way = driver_base.REPLUG
     if way != driver_base.COLD and not plugin.supports_live:
         way = driver_base.COLD
     return way

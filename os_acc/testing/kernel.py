@@ -29,6 +29,7 @@ from os_acc.privileged import notes
 from os_acc.privileged import privsep
 from os_acc.privileged import root_folder
 from os_acc.privileged.fpga import root_copy
+from os_acc.privileged.kernel import vfio_device
 from os_acc.privileged.nvme import function as nvme_function
 from os_acc.privileged.pci import rtnetlink
 from os_acc.testing import kernel_functions
@@ -64,6 +65,8 @@ class Kernel(kernel_mdevs.Mdevs):
     :ivar drives: the NVMe drives, each with a small namespace
     :ivar rdma_contexts: the number of user contexts by the RDMA device; for a
         device that is not in it, the kernel shows no number
+    :ivar migrates: the drivers of PCI functions and the types of mediated
+        devices whose state VFIO can save
     :ivar process: counts the writes of the process, and may end it at one
     :ivar handlers: what a write to a file does, by the file's name, such as
         'level': a function of the path in the tree and the text. It changes
@@ -76,6 +79,7 @@ class Kernel(kernel_mdevs.Mdevs):
         self.writes: list[tuple[str, str]] = []
         self.resets: list[str] = []
         self.rdma_contexts: dict[str, int] = {}
+        self.migrates: set[str | None] = set()
         self.handlers: dict[str, Callable[[pathlib.Path, str], None]] = {}
         self.process = mortal.Mortal()
         self.drives = nvme_model.Drives()
@@ -110,6 +114,7 @@ class Kernel(kernel_mdevs.Mdevs):
         patch.setattr(root_copy, 'DIRECTORY', str(self.root / 'images'))
         patch.setattr(root_folder, 'PATH', str(self.root / 'run/os-acc'))
         patch.setattr(nvme_function, 'opened', self._opened)
+        patch.setattr(vfio_device, 'probe', self._probe)
         patch.setattr(
             container_specs, 'DIRECTORIES', (str(self.root / 'etc/cdi'),)
         )
@@ -124,6 +129,25 @@ class Kernel(kernel_mdevs.Mdevs):
         """Open an NVMe drive, as VFIO does."""
         assert self.driver_of(address) in kernel_functions.VFIO
         return self.drives.opened(address)
+
+    def _probe(self, path: str, name: str, feature: int) -> None:
+        """In the place of vfio_device.probe: who has a device, asks alone."""
+        assert feature == vfio_device.MIGRATION
+        device = pathlib.Path(path)
+        kind = device / 'mdev_type'
+        if kind.is_symlink():
+            found: str | None = kind.readlink().name
+        else:
+            found = self.driver_of(name)
+        group = (device / 'iommu_group').readlink().name
+        nodes = {self.root / 'dev/vfio' / group}
+        if any(
+            link.readlink() in nodes
+            for link in (self.root / 'proc').glob('[0-9]*/fd/*')
+        ):
+            fail(errno.EBUSY)
+        if found not in self.migrates:
+            fail(errno.ENOTTY)
 
     def fail(self, pattern: str, act: int | Callable[[], None]) -> None:
         """Let the next write to such a path fail, once.

@@ -114,51 +114,9 @@ def test_libvirt_chooses_itself_otherwise(here, bind):
     devices.spec({'address': devices.GPU, 'bind': bind})
     (van,) = os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
     assert '<driver' not in van.guest_config
-    assert van.live_migratable is True
 
 
 # --- live_migratable
-
-
-@pytest.mark.parametrize(
-    'values, expected',
-    [
-        ({}, True),
-        ({'live_migratable': 'no'}, False),
-        ({'live_migratable': False}, False),
-        ({'vfio_driver': 'vfio-pci'}, False),
-        ({'vfio_driver': 'vfio-pci', 'live_migratable': 'yes'}, True),
-        ({'vfio_driver': 'nvgrace_gpu_vfio_pci'}, False),
-    ],
-)
-def test_live_migratable(here, values, expected):
-    here.add_driver('nvgrace_gpu_vfio_pci')
-    here.aliases(ALIAS)
-    devices.spec({'address': devices.GPU, 'bind': 'libvirt', **values})
-    instance = devices.instance()
-    (van,) = os_acc.plug(instance, [devices.pci(devices.GPU)])
-    assert van.live_migratable is expected
-    (again,) = os_acc.get_vans(instance)
-    assert again.live_migratable is expected
-
-
-@pytest.mark.parametrize(
-    'driver, expected', [(VARIANT, True), ('vfio-pci', False)]
-)
-def test_live_migratable_by_what_the_operator_has_bound(
-    here, driver, expected
-):
-    path = here.pci / 'devices' / devices.GPU
-    here.write(f'{path}/driver_override', driver)
-    here.write(str(here.pci / 'drivers_probe'), devices.GPU)
-    devices.spec({'address': devices.GPU, 'bind': 'none'})
-    (van,) = os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
-    assert van.live_migratable is expected
-
-
-def test_live_migratable_is_unknown_of_an_mdev(here):
-    (van,) = os_acc.plug(devices.instance(), [devices.mdev()])
-    assert van.live_migratable is None
 
 
 def test_live_migratable_that_is_no_flag(here):

@@ -248,9 +248,11 @@ def hold(uuid: str) -> None:
 
 @context.entry
 @notes.undoes_own(returns=None)
-def released(uuid: str, release_seconds: float) -> None:
+def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
     """Wait until a mediated device's guest has closed it, then clean it.
 
+    :param anew: make one that os-acc keeps again, within the same time; one
+        that somebody else has made stays as it is
     :raises DeviceBusy: if the guest still has it open
     """
     mdev.directory(uuid)
@@ -270,6 +272,11 @@ def released(uuid: str, release_seconds: float) -> None:
             )
             cleaned = cleaning.run_command(uuid)
     known = records.mdevs.read(uuid)
+    if there is not None and known is not None and known.kept and anew is True:
+        path = mdev.parent_directory(there.parent)
+        with operation_lock.held(path, release_seconds):
+            mdev_files.remove(uuid, release_seconds)
+            mdev_files.create(there, release_seconds)
     if known is not None and not known.kept:
         # os-acc made it in place of the Cyborg agent: it is the agent's now.
         records.mdevs.delete(uuid)

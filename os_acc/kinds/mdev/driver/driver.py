@@ -22,6 +22,7 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import migratable
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
@@ -66,7 +67,7 @@ class MdevDriver(driver.DriverBase):
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('MdevHandle',)
-    moves = driver.REPLUG
+    moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
@@ -339,6 +340,10 @@ class MdevDriver(driver.DriverBase):
                 mdev_handles.create(van, wanted, kept)
             else:
                 mdev_handles.hold(wanted)
+            known = self._specs().known_parent(wanted.parent)
+            van.live_migratable = (
+                known is None or known.live_migratable is not False
+            ) and migratable.mediated(van, wanted)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest

@@ -149,7 +149,9 @@ def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
 
     conf = CONF.os_acc
     if MADE not in van.driver_data:
-        privileged.released(wanted.uuid, conf.release_timeout)
+        # After a migration that failed, no other state can be loaded into it.
+        anew = van.migration_uuid is not None
+        privileged.released(wanted.uuid, conf.release_timeout, anew)
         return
     # Called even if it does not exist: its creation may still be under way.
     if not privileged.remove(

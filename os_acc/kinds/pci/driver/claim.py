@@ -25,6 +25,7 @@ from os_acc.availability import storage
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
+from os_acc.drivers import migratable
 from os_acc.kernel import pci
 from os_acc.kernel import reset
 from os_acc.kernel import sysfs
@@ -246,6 +247,8 @@ class Claims:
             )
         if wanted:
             taking.take(self._by, van, wanted)
+        if van.live_migratable is None:
+            van.live_migratable = migratable.function(van, address)
         port.set_up(van)
         between.reserve_later(van, self._specs(), function)
 
@@ -353,9 +356,7 @@ class Claims:
                     release.hold(address)
                 van.driver_data = data
                 van.device = pf or address
-                van.live_migratable = taking.is_live_migratable(
-                    function, spec, bind
-                )
+                van.live_migratable = _unknown_or_no(function, spec, bind)
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
@@ -421,6 +422,7 @@ class Claims:
                 data |= taking.companions_before(
                     self._by, self._specs(), van, function, spec, bind
                 )
+                van.live_migratable = _unknown_or_no(function, spec, bind)
                 van.driver_data = data | port.state(function, request, data)
                 van.save()
 
@@ -457,6 +459,13 @@ class Claims:
             ):
                 parents.setdefault(address, pf.address)
                 yield address
+
+
+def _unknown_or_no(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> bool | None:
+    """What live_migratable of a VAN is before the kernel is asked."""
+    return None if taking.may_migrate(function, spec, bind) else False
 
 
 def _as_before(address: str, pf: str) -> pci.Function | None:

@@ -32,7 +32,7 @@ class PCIDriver(driver.DriverBase):
     sets_ports = True
     cleans = True
     handle_types = ('PCIHandle',)
-    moves = driver.REPLUG
+    moves = driver.LIVE
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

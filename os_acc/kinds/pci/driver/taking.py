@@ -13,6 +13,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc.availability import companions as companion_functions
 from os_acc.availability import functions as availability
+from os_acc.availability import storage
 from os_acc.availability import vfio_rules
 from os_acc.drivers import allocation
 from os_acc.kernel import modules
@@ -220,30 +221,16 @@ def is_intact(address: str, data: dict[str, str]) -> bool:
     return by_libvirt or vfio.is_bound(function)
 
 
-def is_live_migratable(
+def may_migrate(
     function: pci.Function, spec: device_spec.Spec, bind: str
 ) -> bool:
-    """Whether an instance can be live migrated with a function.
+    """Whether it is worth asking if a guest can move live with a function.
 
-    libvirt chooses the VFIO driver as os-acc does (src/util/virpci.c).
+    device_spec can forbid it, and the data of a drive stays behind. What
+    libvirt binds is bound only when the guest starts: it cannot be asked.
     """
-    if bind == device_spec.BIND_HOST:
-        return False
-    if spec.live_migratable is not None:
-        return spec.live_migratable
-    if bind == device_spec.BIND_NONE and function.driver is not None:
-        return _is_migratable(function.driver)
-    return _is_migratable(vfio_rules.driver_for(function, spec))
-
-
-def _is_migratable(driver: str) -> bool:
-    """Whether guests can be live migrated with functions on a VFIO driver.
-
-    vfio-pci cannot save the state of a device; a variant driver is made to do
-    so. The exception is in drivers/vfio/pci/nvgrace-gpu. Whether the device's
-    firmware supports it too, only the guest's start shows.
-    """
-    return not any(
-        modules.same(driver, name)
-        for name in (modules.VFIO_PCI, 'nvgrace_gpu_vfio_pci')
+    return (
+        bind in (device_spec.BIND_OS_ACC, device_spec.BIND_NONE)
+        and spec.live_migratable is not False
+        and not storage.is_storage(function)
     )

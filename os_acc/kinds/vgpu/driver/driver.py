@@ -29,6 +29,7 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import migratable
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu
@@ -52,7 +53,7 @@ PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 class NvidiaVGPUDriver(driver.DriverBase):
     cleans = True
     handle_types = ('PCIHandle',)
-    moves = driver.REPLUG
+    moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if isinstance(request.handle, objects.PCIHandle):
@@ -239,6 +240,15 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 )
             else:
                 self._privileged_set(van, number)
+            self._ask_live(van, spec)
+
+    @staticmethod
+    def _ask_live(van: objects.VAN, spec: device_spec.Spec) -> None:
+        """Set live_migratable of a VAN whose VF has its type."""
+        van.live_migratable = (
+            spec.live_migratable is not False
+            and migratable.function(van, allocation.address_of(van))
+        )
 
     def _check_available(
         self,
@@ -303,6 +313,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             _, done = self._check_available(van, function, spec)
             if not done:
                 self._privileged_set(van, number)
+            self._ask_live(van, spec)
 
     def _privileged_set(self, van: objects.VAN, number: int) -> None:
         from os_acc.privileged.mdev import devices as privileged
