@@ -22,6 +22,7 @@ from typing import Any
 import uuid
 
 import agent
+from guest import SECONDS
 from guest import wait
 
 from os_acc import objects
@@ -52,8 +53,6 @@ OWN = (
     '/var/log/libvirt',
 )
 ADDRESS = re.compile("<address uuid='([^']+)'")
-# A call of the agent may include a migration, which a busy machine makes slow.
-CALL_SECONDS = 600.0
 
 
 class Refused(Exception):
@@ -165,7 +164,7 @@ class Host:
             ['virsh', '-q', '-c', self.uri, *arguments],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SECONDS,
         )
         if check and result.returncode:
             raise AssertionError(
@@ -239,8 +238,8 @@ class Host:
         :raises Refused: if it has raised an error
         """
         assert self._agent is not None and self._agent.stdout is not None
-        ready, _, _ = select.select([self._agent.stdout], [], [], CALL_SECONDS)
-        assert ready, f'{self.name}: no answer in {CALL_SECONDS} s'
+        ready, _, _ = select.select([self._agent.stdout], [], [], SECONDS)
+        assert ready, f'{self.name}: no answer in {SECONDS} s'
         line = self._agent.stdout.readline()
         assert line, (
             f'{self.name}: the agent has ended: '

@@ -44,11 +44,12 @@ PYTHON = '3.13'
 PLATFORMS = ('manylinux2014_x86_64', 'manylinux_2_28_x86_64')
 # See KERNEL of tests/lab/boot.py for the options of the clock. tsc_early_khz
 # is added, because a machine that measures it while it gets little CPU time
-# has a clock that runs too fast.
+# has a clock that runs too fast; no_timer_check, because it may find no timer
+# then.
 KERNEL = (
     'console=ttyS0 quiet panic=-1 os_acc_moving=1 mitigations=off apparmor=0 '
     'audit=0 tsc=reliable nowatchdog nohz=off highres=off '
-    'sysrq_always_enabled'
+    'no_timer_check sysrq_always_enabled'
 )
 # Runs the QEMU of the root, which is newer than that of Debian 12.
 OF_ROOT = """#!/bin/sh
