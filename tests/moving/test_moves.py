@@ -6,6 +6,12 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
+
+from hosts import Host
+from hosts import mdev_exists
+
+from os_acc import objects
 
 
 def live(instance, source, target) -> str:
@@ -29,6 +35,21 @@ def live(instance, source, target) -> str:
         f'{name} {host.seconds[name]:.3f} s' for name, host in steps.items()
     ]
     return f'{", ".join(said)}, downtime {downtime}'
+
+
+def test_the_kernel_is_asked(tmp_path):
+    """The kernel says that a device of mtty migrates."""
+    host = Host('three', tmp_path / 'three')
+    host.start_agent()
+    instance, van, mdev = (str(uuid.uuid4()) for _ in range(3))
+    host.call('plug', instance=instance, van=van, mdev=mdev)
+    plan = objects.MigrationPlan.obj_from_primitive(
+        host.call('describe', instance=instance)
+    )
+    assert (plan.way, plan.obstacles) == ('live', [])
+    assert host.call('unplug', instance=instance) == 1
+    assert not mdev_exists(mdev)
+    host.stop()
 
 
 def test_live(instance, report):
