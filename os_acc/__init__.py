@@ -115,9 +115,9 @@ def plug(
 
     For accelerators that are already plugged, it returns the same VANs. It
     checks their devices: one that was unbound or removed by hand is prepared
-    again, unless the guest runs with it, which is an error. A call
-    with live=True does not attach accelerators to the running guest that were
-    plugged with live=False.
+    again, unless the guest runs with it, which is an error. A call with
+    live=True does not attach what was plugged with live=False to the running
+    guest.
 
     :param instance_info: the instance
     :param requests: one for each accelerator
@@ -292,10 +292,10 @@ def recover() -> objects.RecoveryReport:
 
     VANs that are only partly plugged or unplugged are released. VANs that were
     plugged before a reboot are prepared again with the same handle. A
-    migration whose caller had its time is settled by where the guest runs: see
-    os_acc.migration. If an instance is a process (InstanceInfo.process) that
-    has ended, its VANs are released. An instance that another running thread
-    or process is working on is left alone.
+    migration that has exceeded migration_timeout is settled by where the guest
+    runs: see os_acc.migration. If an instance is a process
+    (InstanceInfo.process) that has ended, its VANs are released. An instance
+    that another running thread or process is working on is left alone.
 
     :returns: what was done with each VAN
     :raises LibraryNotInitialized: if initialize() was not called
@@ -400,7 +400,7 @@ def apply(
         force
     :raises PrivilegeError: if the process may not write to device_spec_dir,
         and what is offered would change
-    :raises LockTimeout: if another process applies a document
+    :raises LockTimeout: if another process is applying a document
     """
     from os_acc.desired import applying
     from os_acc.desired import documents
@@ -412,14 +412,14 @@ def apply(
 
 
 def apply_again() -> objects.ApplyReport | None:
-    """Do what apply() could not do, because somebody used a device.
+    """Do what apply() could not do because a device was in use.
 
-    A service calls it now and then, such as each minute. It costs one read of
-    the journal if there is nothing to do. It raises nothing of what a step
-    raises: that is in the report and in the log.
+    A service calls it regularly, such as every minute. It costs one read of
+    the journal if there is nothing to do. An error of a step is not raised: it
+    is in the report and in the log.
 
     :returns: what the document describes, as apply() does; None: there was
-        nothing to do, or another process applies a document
+        nothing to do, or another process is applying a document
     :raises LibraryNotInitialized: if initialize() was not called
     :raises ReadOnly: as for plug
     """
@@ -431,16 +431,17 @@ def apply_again() -> objects.ApplyReport | None:
 def keep_pools(
     progress: progress_module.Callback | None = None,
 ) -> objects.ApplyReport:
-    """Program idle devices, until each pool has what it wants.
+    """Program idle devices until each pool has the wanted number.
 
     The pools are those of the document of apply(). A service or a timer calls
-    this every few minutes, in a thread of its own, because a programming can
-    take long. If another process is at it, nothing is done. What somebody
-    uses, and what another pool needs, is not touched.
+    this every few minutes, in a thread of its own, because programming can
+    take long. If another process is already doing this, nothing is done.
+    Devices that are in use, or that another pool needs, are not touched.
 
     :type progress: os_acc.progress.Callback | None
     :param progress: as for program_device
-    :returns: a step for each programming; empty if there was nothing to do
+    :returns: a step for each device that had to be programmed; empty if there
+        was nothing to do
     :raises LibraryNotInitialized, ReadOnly: as for plug
     :raises InvalidRequest: if device_spec cannot be read, or a later version
         of os-acc has written the document
@@ -454,7 +455,8 @@ def keep_pools(
 def this_host(call: str | None = None) -> host.Host:
     """Return the host of this process, for the other parts of the API.
 
-    :param call: the name of a call that changes something; None: of none
+    :param call: the name of the call, if it changes something; None: it does
+        not
     :raises LibraryNotInitialized: if initialize() was not called
     :raises ReadOnly: if call is given, and this process changes nothing
     """

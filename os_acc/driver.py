@@ -134,8 +134,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
         :param handle: get_devices() says that it is free, or that such a
             mediated device can be created. If the request names no handle, it
-            is
-            one that the driver could choose
+            is one that the driver could choose
         :raises Exception: what prepareVAN would raise
         """
         return
@@ -147,9 +146,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     ) -> int:
         """Say how well a free handle suits a request; the lowest is the best.
 
-        ``os-acc plug --dry-run`` asks it. A driver whose prepareVAN prefers
-        one device to another implements it, by the same code. It only looks.
-        The default prefers none: the first that get_devices() lists is taken.
+        ``os-acc plug --dry-run`` calls it. A driver whose prepareVAN prefers
+        one device to another implements it, with the same code. It changes
+        nothing. The default prefers none: the first that get_devices() lists
+        is taken.
 
         :param handle: as for check_request()
         """
@@ -165,7 +165,7 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
         """Do the device half: prepare the device and set ``van.handle``.
 
         os-acc calls it again for the same VAN after a reboot of the host, and
-        when is_intact() has said False. The VAN then has the handle and
+        when is_intact() has returned False. The VAN then has the handle and
         driver_data that were saved, and the driver prepares the same handle
         again.
 
@@ -218,8 +218,9 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
     def left_behind(self, van: objects.VAN) -> str | None:
         """Say what stays on the device when the instance moves away.
 
-        ``os-acc migration check`` prints it. It only looks. The default says
-        that nothing does that the guest would not lose by a restart.
+        ``os-acc migration check`` prints it. It changes nothing. The default
+        returns None: nothing stays that the guest would not also lose by a
+        restart.
 
         :returns: a noun, such as 'the data of the drive'; None: nothing
         """

@@ -176,9 +176,9 @@ class DeviceError(ExceptionBase):
 
 
 class DeviceUnhealthy(DeviceError):
-    """The device has failed before, and nobody gets it until it is freed.
+    """The device has failed, and nobody gets it until an operator frees it.
 
-    It also stands for a device that waits for a power cycle of the host.
+    It is also raised for a device that needs a power cycle of the host.
     """
 
 
@@ -231,7 +231,7 @@ class LockTimeout(Timeout):
 
 
 class HypervisorError(ExceptionBase):
-    """The hypervisor's management refused a call, or did not answer."""
+    """The hypervisor's management API refused a call, or did not answer."""
 
     msg_fmt = '%(what)s: %(reason)s'
 
@@ -296,7 +296,7 @@ class StepFailed(ExceptionBase):
 
 
 class MigrationConflict(ExceptionBase):
-    """A call does not fit the state in which a migration is on this host."""
+    """The state of a migration on this host does not allow a call."""
 
     msg_fmt = 'Migration of instance %(instance)s: %(reason)s'
 

@@ -90,8 +90,8 @@ class OSAccFixture(fixtures.Fixture):
     def follow(self, cls: type, host_of: Callable[[Any], str]) -> None:
         """Run the methods of a class on the host of their object.
 
-        For a service of which the test starts several in its process, one for
-        each host. The service initializes os-acc itself:
+        For a service that the test starts several times in its process, once
+        for each host. The service initializes os-acc itself:
 
         .. code-block:: python
 
@@ -108,7 +108,7 @@ class OSAccFixture(fixtures.Fixture):
                 self._patch(cls, name, self._followed(method, host_of))
 
     def stop(self, name: str | None = None) -> None:
-        """Close os-acc on a host, as the end of its service does.
+        """Close os-acc on a host, as happens when its service ends.
 
         The journal stays. The next host() block, or the next call of
         os_acc.initialize() on the host, opens and recovers it.
@@ -151,8 +151,7 @@ class OSAccFixture(fixtures.Fixture):
         return call
 
     def _run_privileged_here(self) -> None:
-        """Run the privileged functions here, with their directories in
-        ours."""
+        """Run the privileged functions here, in directories of the test."""
         self.addCleanup(privsep.run_here, privsep.runs_here())
         privsep.run_here(True)
         self._patch(root_folder, 'PATH', self._below('run'))

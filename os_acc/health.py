@@ -36,7 +36,7 @@ class View:
             if counts(each):
                 self._causes.setdefault(each.device, []).append(each)
         self._journal = journal
-        # By PF, because it is asked for each VF.
+        # By PF, because find() is called for each VF.
         self._fatal: dict[str, rows.Health | None] = {}
 
     def find(self, address: str) -> rows.Health | None:
@@ -85,7 +85,7 @@ class View:
 
 
 def _first(causes: Iterable[rows.Health]) -> rows.Health | None:
-    """Give the oldest failure; if there is none, the pending reboot."""
+    """Return the oldest failure; if there is none, the pending reboot."""
     return min(
         causes,
         key=lambda each: (each.cause == rows.REBOOT, each.since),
@@ -98,7 +98,7 @@ def _slot_of(address: str) -> str:
 
 
 def counts(found: rows.Health) -> bool:
-    """Whether a row of the journal means anything in this boot."""
+    """Whether a row of the journal applies to this boot of the host."""
     return found.cause != rows.REBOOT or found.boot_id == sysfs.boot_id()
 
 

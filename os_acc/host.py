@@ -34,7 +34,7 @@ class Host:
     :ivar read_only: True: this process creates and changes nothing
     :ivar owner: the owner of the VANs that this process plugs
     :ivar failed_steps: why steps of the document of os-acc apply have failed,
-        by part, name and what shall be there
+        by the part, the name and the desired value of the step
     :raises InvalidRequest: if the owner is not a name
     """
 
@@ -105,7 +105,7 @@ class Host:
         path = self.journal.path
         return holder.Holder(
             self.journal.identity(),
-            # It only tells people where the journal is.
+            # It is only shown to people, so it may be escaped.
             path if path.isprintable() else ascii(path),
         )
 

@@ -42,9 +42,8 @@ class Extensions:
 
     :ivar errors: why a driver or plugin is not loaded, by 'driver NAME' or
         'plugin NAME'
-    :ivar optional: the names of drivers that say themselves that they are not
-        for this host: they raise MissingPackage, because a package that is
-        optional is not installed
+    :ivar optional: the names of drivers that are not meant for this host: they
+        raise MissingPackage, because an optional package is not installed
     """
 
     drivers: dict[str, driver_base.DriverBase]
@@ -176,7 +175,7 @@ def _describe(request: objects.AcceleratorRequest) -> str:
 
 
 class _Manager(stevedore_extension.ExtensionManager[Any]):
-    """stevedore's manager. A broken package does not stop the others here."""
+    """stevedore's manager, but a broken package does not stop the others."""
 
     def _load_one_plugin(self, ep: Any, *args: Any, **kwargs: Any) -> Any:
         try:

@@ -103,7 +103,7 @@ class Locks:
         held = False
         try:
             # This is inside the try, because an interruption between the two
-            # would leave the lock held for ever.
+            # would leave the lock held forever.
             held = threads.acquire(timeout=timeout)
             if not held:
                 raise failed

@@ -45,8 +45,8 @@ def about(
 def error(logger: Logger, err: BaseException, text: str, *args: Any) -> None:
     """Log an error with its traceback, in which secrets are masked.
 
-    The texts of libraries' errors may have them. The traceback is a part of
-    the message, because each handler formats exc_info in its own way.
+    The texts of libraries' errors may contain secrets. The traceback is a part
+    of the message, because each handler formats exc_info in its own way.
 
     :param logger: of the calling module
     :param err: the error

@@ -4,12 +4,12 @@
 
 The caller, such as a compute service, makes these calls in this order:
 
-    describe(...)   source   what the target must give
+    describe(...)   source   what the target must provide
     prepare(...)    target   reserve, program and create it
-    hand_over(...)  source   from now on the guest gets nothing of it here
+    hand_over(...)  source   from now on the guest cannot get it here
     redefine(...)   source   only live: the guest's definition on the target
     (the caller moves the guest)
-    switch(...)     target   it is the instance's from now on
+    switch(...)     target   assign it to the instance
     finish(...)     source   release what stayed behind
 
 Until switch() has returned, abort() undoes all of it: on the target first,
@@ -30,7 +30,7 @@ from os_acc import progress as progress_module
 
 
 def describe(instance_info: objects.InstanceInfo) -> objects.MigrationPlan:
-    """Say what the target must give. Nothing is changed.
+    """Say what the target must provide. Nothing is changed.
 
     :param instance_info: the instance
     :returns: the plan for prepare(). Its ``obj_to_primitive()`` goes over a
@@ -108,7 +108,7 @@ def hand_over(
     :raises LiveNotSupported, HypervisorError: as for os_acc.plug
     :raises MigrationConflict: if the instance has no accelerators here, or
         another migration has them
-    :raises UnplugException: if the guest does not let go of them. They are
+    :raises UnplugException: if the guest does not release them. They are
         plugged again; if that fails too, they stay outgoing
     """
     from os_acc.moving import moves
@@ -156,7 +156,7 @@ def switch(
     live: bool = False,
     progress: progress_module.Callback | None = None,
 ) -> objects.VANList:
-    """Make prepared accelerators the instance's, on the target.
+    """Assign prepared accelerators to the instance, on the target.
 
     Call it only after hand_over() has returned on the source.
 
@@ -165,7 +165,7 @@ def switch(
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for prepare
     :raises LiveNotSupported, HypervisorError: as for os_acc.plug
     :raises MigrationConflict: if the migration is not prepared here, or
-        migration_timeout is over and the guest does not run here
+        migration_timeout has passed and the guest does not run here
     :raises PlugException: if a step failed. The VANs stay incoming: try again
         or abort
     """
@@ -191,8 +191,8 @@ def finish(
 
     :returns: the number of VANs that were released
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for prepare
-    :raises MigrationConflict: if the VANs are not handed over by this
-        migration, or the guest runs on this host
+    :raises MigrationConflict: if this migration has not handed over the VANs,
+        or the guest runs on this host
     :raises UnplugException: if some VANs could not be released; the next
         finish() or recover() tries again
     """
@@ -211,7 +211,7 @@ def abort(
     migration_uuid: str,
     progress: progress_module.Callback | None = None,
 ) -> int:
-    """Undo the part of this host. Call it on the target first.
+    """Undo this host's part of a migration. Call it on the target first.
 
     The target releases what it has prepared. The source plugs again what it
     has handed over.

@@ -92,8 +92,8 @@ def allocated_requests(
     :param instance: an object with the attributes uuid and flavor; the flavor
         has extra_specs
     :param allocated: what is allocated to the instance from the providers of
-        this host's devices. The devices are only looked for if there is
-        something
+        this host's devices. Devices are discovered only if something is
+        allocated
     :param image_traits: the traits that the image requires
     :param taken: the identities of free handles that must not be chosen,
         because other calls have chosen them
@@ -103,7 +103,7 @@ def allocated_requests(
         requests a function for nothing that can be programmed
     :raises DeviceNotFound: if an allocated device is gone, or has no free
         handle left
-    :raises DiscoveryFailed: if it is unknown whether the device is there
+    :raises DiscoveryFailed: if it is unknown whether the device exists
     """
     from os_acc.placement import choice
     from os_acc.placement import flavor

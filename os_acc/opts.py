@@ -62,7 +62,7 @@ def faults(
 
 
 class Unknown(NamedTuple):
-    """A line of a file that sets what os-acc does not have.
+    """A line of a file that sets an option that os-acc does not have.
 
     :ivar text: the file, the line, and what may be meant
     :ivar mistyped: whether the name resembles an existing one. If not, it may

@@ -64,8 +64,8 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
     def runs_guest(self, instance_info: objects.InstanceInfo) -> bool | None:
         """Say whether the guest of the instance runs on this host now.
 
-        recover() settles by it a migration whose caller has died. The default
-        cannot tell.
+        recover() uses it to settle a migration whose caller has died. The
+        default cannot tell.
 
         :returns: False if there is no guest, or it does not run; None if the
             plugin cannot tell, or the guest is being moved just now
@@ -101,8 +101,7 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
 
         os-acc calls it after a reboot of the host, and when is_intact() has
         returned False, after prepareVAN has prepared the same handle again.
-        The
-        numbers of the device may have changed, such as that of its IOMMU
+        The numbers of the device may have changed, such as that of its IOMMU
         group. The default does nothing, which suits a plugin whose
         ``guest_config`` remains valid and that keeps nothing on the host.
 

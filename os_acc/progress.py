@@ -83,18 +83,18 @@ def asked(
     report: Report,
     seconds: float,
 ) -> Iterator[None]:
-    """Report meanwhile what ask() returns, each time that it changes.
+    """Report what ask() returns, each time that it changes.
 
-    For a call that blocks until the work is done: another thread asks.
+    For a call that blocks until the work is done: another thread calls ask().
 
     :param ask: returns the arguments of report(); None: nothing to report.
         If it raises an error of os-acc, nothing is reported: the call that
         does the work reports what is wrong
-    :param seconds: the pause between two questions
+    :param seconds: the pause between two calls of ask()
     """
     done = threading.Event()
 
-    def go_on() -> None:
+    def report_changes() -> None:
         last = None
         while not done.wait(seconds):
             with contextlib.suppress(exception.ExceptionBase):
@@ -104,7 +104,7 @@ def asked(
                     last = now
 
     thread = threading.Thread(
-        target=go_on, name='os-acc progress', daemon=True
+        target=report_changes, name='os-acc progress', daemon=True
     )
     thread.start()
     try:

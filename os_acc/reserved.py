@@ -2,7 +2,7 @@
 
 """Devices that a document of os-acc apply reserves: who may have them.
 
-One rule for all kinds. The document is in the journal. The rule is asked
+One rule for all kinds. The document is in the journal. The rule is checked
 before a VAN is given a device (attach), before a device is programmed for a
 VAN (programming), and by the dry run, the report of devices and the doctor. A
 VAN keeps what it has.
@@ -22,7 +22,7 @@ from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 from os_acc.texts import forms
 
-#: The region of a VAN whose driver has yet to say it. Until then only what
+#: The region of a VAN until its driver has set it. Until then, only what
 #: reserves the whole device counts. No region has this name.
 NOT_YET = '(not yet)'
 
@@ -50,7 +50,7 @@ class Reserved:
 
     @property
     def text(self) -> str:
-        """For whom it is."""
+        """Who may have it."""
         return ', '.join(
             [f'only for the function {self.function}'] * bool(self.function)
             + [f'only for the project {self.project}'] * bool(self.project)
@@ -82,7 +82,7 @@ class Reserved:
 
 
 def read(journal: journal_module.Journal) -> list[Reserved]:
-    """What the document in the journal reserves.
+    """Return what the document in the journal reserves.
 
     :raises InvalidRequest: if a later version of os-acc has written it
     """
@@ -111,19 +111,21 @@ def names(device: str | None, handle: objects.AttachHandle | None) -> set[str]:
 
 
 def text(
-    those: Iterable[Reserved], addresses: Collection[str], region: str | None
+    reservations: Iterable[Reserved],
+    addresses: Collection[str],
+    region: str | None,
 ) -> str | None:
-    """For whom a device is, as Reserved.text; None: for everybody.
+    """Who may have a device, as Reserved.text; None: everybody.
 
     :param addresses: as names()
     :param region: None or empty: the whole device
     """
-    found = [e.text for e in those if e.is_about(addresses, region)]
+    found = [e.text for e in reservations if e.is_about(addresses, region)]
     return '; '.join(found) or None
 
 
 def check(
-    those: Iterable[Reserved],
+    reservations: Iterable[Reserved],
     addresses: Collection[str],
     region: str | None,
     function: str | None,
@@ -131,14 +133,14 @@ def check(
 ) -> None:
     """Check that a request of an instance may have a device.
 
-    :param those: as read(); a plug reads them once
+    :param reservations: as read(); a plug reads them once
     :param addresses: as names()
     :param region: None or empty: the whole device
     :param function: that the request names
     :param project: of the instance
     :raises DeviceBusy: if it is reserved for others
     """
-    for each in those:
+    for each in reservations:
         if not each.is_about(addresses, region):
             continue
         reason = each.refuses_function(function)
@@ -158,11 +160,11 @@ def check_programming(
 ) -> None:
     """Check that a device may be programmed for an instance.
 
-    One programming gives all handles the same function, also those that the
-    instance does not get.
+    Programming gives all handles the same function, also those
+    that the instance does not get.
 
     :param addresses: as names(), with those of all handles
-    :param function: the function that it would have then; None: unknown
+    :param function: the function that it would then have; None: unknown
     :raises DeviceBusy: if it is programmed ahead of time only, or if a handle
         of it is reserved for another function
     """

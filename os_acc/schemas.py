@@ -16,7 +16,7 @@ from os_acc import exception
 
 #: A key of the document, or the number of an item of a list.
 Path: TypeAlias = Sequence[str | int]
-#: Says where a key stands.
+#: Says where a key is.
 Place: TypeAlias = Callable[[Path], str]
 
 
@@ -24,14 +24,14 @@ def check(schema: Mapping[str, Any], found: Any, place: Place) -> None:
     """Check a document.
 
     :param schema: its descriptions say what is expected
-    :param place: says where a key stands, for the errors
+    :param place: says where a key is, for the errors
     :raises InvalidRequest: if it is wrong; the error names place, key and
         value, and what was expected
     """
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema)
-    # A key that is misspelled is told before the one that is missing for it.
+    # A misspelled key is reported before the required key that it should be.
     for error in sorted(validator.iter_errors(found), key=_order):
         keys = list(error.absolute_path)
         if error.validator == 'additionalProperties':
@@ -72,7 +72,7 @@ def _unknown(
 def at(
     err: exception.InvalidRequest, keys: Path, place: Place
 ) -> exception.InvalidRequest:
-    """Make the error of a value say where the value stands.
+    """Make the error of a value say where the value is.
 
     :param keys: of the value
     """

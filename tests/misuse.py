@@ -255,6 +255,10 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: vfs.made_vfs(p.unnamed, 5.0),
         Missing,
     ),
+    'ask for the settings of VFs by a path': (
+        lambda p: vfs.settings_of_vfs(f'../devices/{p.bound}'),
+        Invalid,
+    ),
     "remove an administrator's mediated device": (
         lambda p: mdev.remove(p.mdev, p.mdev_parent, p.mdev_type, 0, 5.0),
         False,
@@ -564,7 +568,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     ),
     'let work queues go that os-acc has not set up': (
         lambda p: idxd_devices.let_go(p.bound, 5.0),
-        None,
+        False,
     ),
     'let work queues go by a path': (
         lambda p: idxd_devices.let_go(f'../devices/{p.bound}', 5.0),

@@ -45,6 +45,7 @@ class Guests:
     :ivar runs: the host on which the guest of an instance runs
     :ivar there: the hosts on which a guest of an instance exists
     :ivar devices: the VANs whose devices the guest has
+    :ivar moving: the instances whose guest is being moved live just now
     :ivar silent: the hosts whose hypervisor does not answer
     """
 
@@ -52,6 +53,7 @@ class Guests:
         self.runs: dict[str, str] = {}
         self.there: dict[str, set[str]] = {}
         self.devices: dict[str, set[str]] = {}
+        self.moving: set[str] = set()
         self.silent: set[str] = set()
 
 
@@ -80,6 +82,8 @@ class GuestPlugin(plugin.PluginBase):
         return self.host in self._answer().there.get(instance_info.uuid, ())
 
     def runs_guest(self, instance_info):
+        if instance_info.uuid in self._answer().moving:
+            return None
         return self._answer().runs.get(instance_info.uuid) == self.host
 
     def plug(self, van, instance_info, live) -> None:
@@ -260,6 +264,20 @@ class Hosts:
     def move_guest(self, instance: str, name: str) -> None:
         """Move a running guest that has no devices."""
         assert not self.guests.devices[instance]
+        self.guests.runs[instance] = name
+        self.guests.there[instance] = {name}
+
+    def begin_live(self, instance: str, name: str) -> None:
+        """Begin to move a running guest with its devices to another host."""
+        self.guests.moving.add(instance)
+        self.guests.there[instance].add(name)
+
+    def end_live(self, instance: str, name: str) -> None:
+        """The guest runs on one of the two hosts, and has ended on the other.
+
+        Its devices are those of the host where it runs.
+        """
+        self.guests.moving.discard(instance)
         self.guests.runs[instance] = name
         self.guests.there[instance] = {name}
 

@@ -41,7 +41,7 @@ version = release = importlib.metadata.version('os-acc')
 root_doc = 'index'
 html_theme = 'openstackdocs'
 html_theme_options = {
-    # Nothing is told to another site.
+    # Send nothing to another site.
     'analytics_tracking_code': '',
     'display_badge': False,
     'sidebar_search': True,
@@ -90,7 +90,7 @@ nitpick_ignore_regex = [
     ('py:class', r'(?!os_acc\.).*'),
     # Authors get these as the contract says. They do not make them.
     ('py:class', r'os_acc\.journal\.\w+'),
-    # Variables of types.
+    # Type variables.
     ('py:class', r'os_acc\..*\._[A-Z]'),
     ('py:exc', r'cfg\..*'),
 ]
@@ -161,7 +161,7 @@ def _join_raises(_app, _what, _name, _obj, _options, lines):
 
 
 def _say_help(_app, doctree):
-    """Give the options of cliff the texts that os-acc --help has."""
+    """Give cliff's options the texts that os-acc --help has."""
     for option in doctree.findall(addnodes.desc):
         names = [each.astext() for each in option.findall(addnodes.desc_name)]
         for name in usage.TEXTS.keys() & set(names):
@@ -201,7 +201,7 @@ def _hide_signature(_app, _what, _name, obj, _options, _signature, returned):
 
 
 def _break_names(_app, _page, _template, context, _doctree):
-    """Say where the words of code may go to the next line.
+    """Mark where inline code may break across lines.
 
     A short word is marked, and os-acc.css does not break it. A long one, such
     as a path, breaks after a slash or an underscore.

@@ -34,7 +34,7 @@ def note(
     :param failed: the errors of the VANs that could not be prepared
     """
     now = events.now()
-    found, told = [], []
+    found, new_events = [], []
     for entry in entries:
         err = failed.get(entry.van.uuid)
         request = entry.request
@@ -53,7 +53,7 @@ def note(
             now,
         )
         found.append(made)
-        told.append(
+        new_events.append(
             events.Event(
                 at=now,
                 operation=events.DEMAND,
@@ -67,4 +67,4 @@ def note(
             )
         )
     if found:
-        host.journal.note_demand(found, told)
+        host.journal.note_demand(found, new_events)

@@ -2,7 +2,7 @@
 
 """Which VANs of the journal keep a device from others, for every driver.
 
-A driver asks the one rule of os_acc.claims before it takes a device. What a
+A driver checks the one rule of os_acc.claims before it takes a device. What a
 driver leaves out, or another VAN has taken meanwhile, is refused here: before
 a VAN is given a device, and in reports.
 """
@@ -72,19 +72,19 @@ class Exclusion:
             )
 
     def show(self, devices: Iterable[objects.Device]) -> None:
-        """Show that what VANs of other devices exclude is not free."""
-        those = list(devices)
+        """Mark handles as not free that VANs of other devices exclude."""
+        listed = list(devices)
         known = self._known(
             sum(
                 each.state == device_objects.FREE
-                for device in those
+                for device in listed
                 for each in device.handles
             )
         )
         if not known:
             return
         accelerators = _Accelerators(self._specs)
-        for device in those:
+        for device in listed:
             changed = False
             for each in device.handles:
                 if each.state == device_objects.FREE:
@@ -107,7 +107,7 @@ class Exclusion:
         for device in devices:
             for each in device.handles:
                 identity = each.handle.identity
-                # Each is of a VAN and of an instance of its own.
+                # Each handle gets a VAN and an instance of its own.
                 row = facts.Row(
                     identity,
                     device.address,
@@ -179,7 +179,7 @@ def _show(
 
 
 def _label(handle: objects.AttachHandle) -> str:
-    """What errors call a device."""
+    """The name of a device in errors."""
     kind, _, name = str(handle.identity).partition('/')
     if isinstance(handle, objects.DeviceFileHandle) and handle.files:
         name = handle.files[0].path

@@ -216,8 +216,8 @@ def _driver_of(
 ) -> driver_base.DriverBase:
     """Choose the driver of a request.
 
-    A VAN that is plugged keeps its driver, also if that claims no such request
-    any more, because device_spec has changed or cannot be read.
+    A VAN that is plugged keeps its driver, even if that no longer claims such
+    a request, because device_spec has changed or cannot be read.
 
     :raises NoMatchingDriver, AmbiguousDriver: as Extensions.driver_for()
     """

@@ -150,7 +150,7 @@ def make_intact(
     ]
     for entry in entries:
         if entry.van.uuid in lost:
-            _tell_lost(entry.van, live)
+            _report_lost(entry.van, live)
     _update(host, [e.van for e in entries if e.van.uuid not in stale | lost])
     again = [e for e in entries if e.van.uuid in stale | lost]
     if again and (failed := restore(host, again, step)):
@@ -180,7 +180,7 @@ def _update(host: host_module.Host, vans: Sequence[objects.VAN]) -> None:
         host.journal.save_all(changed)
 
 
-def _tell_lost(van: objects.VAN, live: bool) -> None:
+def _report_lost(van: objects.VAN, live: bool) -> None:
     """Log that a device is not intact; raise an error if a guest runs."""
     device = van.handle.identity if van.handle is not None else van.device
     text = (

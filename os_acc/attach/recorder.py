@@ -22,7 +22,7 @@ from os_acc import host as host_module
 from os_acc import objects
 from os_acc.journal import events
 
-#: Seconds after which a call writes what happened, and again after as many.
+#: Seconds between two writes of a call that takes long.
 LONG_CALL = 1.0
 
 
@@ -85,7 +85,7 @@ class Recorder:
         return found
 
     def due(self) -> list[events.Event]:
-        """Hand over the same if that was long ago; otherwise nothing.
+        """Hand over what happened if the last time was long ago; else nothing.
 
         A commit is short beside the steps of a call that takes so long.
         """
@@ -94,7 +94,7 @@ class Recorder:
         return self.taken()
 
     def ended(self) -> list[events.Event]:
-        """Hand over the same, and the end of the call as a whole."""
+        """Hand over what happened, and the end of the call as a whole."""
         self._ended = True
         seconds = time.monotonic() - self._started
         self._add(seconds=seconds, err=self._cause)
@@ -144,7 +144,7 @@ class Recorder:
         return self.taken()
 
     def settled(self, vans: Iterable[objects.VAN]) -> list[events.Event]:
-        """Hand over what happened, after VANs became the instance's."""
+        """Hand over what happened, after VANs were given to the instance."""
         if self._operation != events.RECOVER:
             return self.ended()
         return self._each(vans, (), {}, events.RESTORED)

@@ -76,13 +76,13 @@ class Steps:
         return reserved.read(self._journal)
 
     def recorded_by(self, record: recorder.Recorder) -> Steps:
-        """The same steps, which another recorder gets."""
+        """Return the same steps, recorded by another recorder."""
         made = copy.copy(self)
         made.record = record
         return made
 
     def begin_release(self) -> None:
-        """Let the plugins wait anew, and begin to count the durations anew.
+        """Restart the time that plugins may wait, and the durations.
 
         See VAN.time_left() and durations().
         """
@@ -161,9 +161,9 @@ class Steps:
         """Check that a VAN can have what its driver has chosen.
 
         The VAN is saved already. So of two VANs that exclude each other, the
-        one that comes last sees the other.
+        later one sees the other.
 
-        :param kept: what it has if it cannot
+        :param kept: what the VAN is reset to if it cannot
         :raises DeviceBusy: if another VAN has what excludes it, or if it is
             reserved for others
         """
@@ -216,7 +216,7 @@ class Steps:
     def is_prepared(self, entry: journal.Entry) -> bool:
         """Ask the driver whether the device is as prepareVAN has left it.
 
-        This only looks, so it reports no progress.
+        It changes nothing, so it reports no progress.
         """
         van = entry.van
         try:
@@ -376,7 +376,7 @@ def failure(
 
 
 def is_interruption(err: BaseException | None) -> bool:
-    """Whether err interrupts the caller's thread and is not of the step.
+    """Whether err interrupts the caller's thread: it is not a step's failure.
 
     Examples are eventlet.Timeout and GreenletExit. KeyboardInterrupt and
     SystemExit in an undo count as failures of that undo.
@@ -402,7 +402,7 @@ def _is_of_plugin(step: str) -> bool:
 
 
 def _region_of(van: objects.VAN) -> str | None:
-    """The region that a VAN has got: see reserved.NOT_YET."""
+    """The region that a VAN has: see reserved.NOT_YET."""
     region: str | None = van.driver_data.get(programs.REGION)
     if region is None and uses.UNDECIDED in van.driver_data:
         return reserved.NOT_YET

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What of a card an entry of device_spec offers, for each kind of part.
+"""Which parts of a card an entry of device_spec offers, by kind of part.
 
-Each look gives the reason that the entry offers no such part of the card; or
-nothing, if it offers some.
+Each look yields why the entry offers no such part of the card; nothing if it
+offers some.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Part = spec_parts.Part
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A PF or another function without a PF, with what an entry names of it.
+    """A PF, or a function that is no VF, with what an entry names of it.
 
     :ivar functions: those that the entry names: the function itself, its VFs
     """
@@ -69,12 +69,14 @@ def types(
 
     :param name: of the device that has them
     """
-    there = [kind.name for each in parents for kind in mdev_types.types(each)]
-    if not any(map(spec.allows_mdev, there)):
+    present = [
+        kind.name for each in parents for kind in mdev_types.types(each)
+    ]
+    if not any(map(spec.allows_mdev, present)):
         yield Obstacle.of(
             f'mdev parent {name}',
             entry_refusals.MDEV_OTHER_TYPES.say(
-                present=', '.join(dict.fromkeys(there)) or 'none',
+                present=', '.join(dict.fromkeys(present)) or 'none',
                 wanted=', '.join(spec.mdev_types) or 'any',
             ),
         )
@@ -82,9 +84,9 @@ def types(
 
 def _whole(card: Card) -> Iterator[Obstacle]:
     # While a PF has VFs, they are given out and the PF is not.
-    given = card.vfs or card.functions
-    if all(map(vgpu.is_place, given)):
-        yield from _vgpu_types(card, given)
+    offered = card.vfs or card.functions
+    if all(map(vgpu.is_place, offered)):
+        yield from _vgpu_types(card, offered)
 
 
 def _vfs(card: Card) -> Iterator[Obstacle]:
@@ -207,7 +209,8 @@ def of_kind(
 ) -> Iterator[Obstacle]:
     """Say why an entry with the key of one kind offers nothing.
 
-    :param function: of this one; None: it names none that is there
+    :param function: the one that it offers nothing of; None: it names none
+        that exists
     """
     if spec.of_kind is not None:
         rules = kinds.module(spec.of_kind.kind, 'rules')

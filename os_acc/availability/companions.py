@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Companions: the functions of a card that go along with its GPU.
+"""Companions: the functions of a graphics card that accompany its GPU.
 
 A graphics card has its sound, USB and USB-C functions in the slot of the GPU
-and mostly in one IOMMU group with it. While the host uses one of them, VFIO
-gives the GPU to no guest. With ``companions`` in its entry of device_spec,
-os-acc binds them to VFIO together with the GPU.
+and mostly in its IOMMU group. While the host uses one of them, VFIO gives the
+GPU to no guest. With ``companions`` in its entry of device_spec, os-acc binds
+them to VFIO together with the GPU.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def of(
     """The companions that os-acc binds to VFIO together with a function.
 
     :param spec: the entry of device_spec for the function
-    :param bind: who binds the function, one of device_spec.BINDS; with none
-        the operator has bound the companions, too
+    :param bind: who binds the function, one of device_spec.BINDS; with
+        BIND_NONE the operator has bound the companions, too
     """
     if spec is None or not spec.companions or is_one(function):
         return []
@@ -48,10 +48,10 @@ def of(
 def main_of(
     function: pci.Function, spec: device_spec.Spec | None
 ) -> str | None:
-    """The address of the function that a function goes along with.
+    """The address of the function of which a function is a companion.
 
     :param spec: the entry of device_spec for the function
-    :returns: None if it is a device of its own
+    :returns: None if it is not a companion
     """
     if spec is None or not spec.companions or not is_one(function):
         return None

@@ -93,7 +93,7 @@ def _block(
         return refusals.MOUNTED.say(name=node.path, place=mounted)
     if place.directory is None:
         return None
-    # The same one may be here twice, by another adapter.
+    # The same disk may be here twice, through another adapter.
     directories = [place.directory, *snapshot.same_as(place.directory)]
     names = [
         name
@@ -136,9 +136,9 @@ _FIRMWARE = 'the interface to the firmware of the host'
 _FIRMWARE_TOOL = 'the firmware of network cards'
 _FLASH = 'a flash memory of the host'
 _WATCHDOG = 'the watchdog, which can reset the host'
-_FILES = "the kernel's interface for file systems of programs"
+_FILES = "the kernel's interface for user-space file systems"
 _GUESTS = "the kernel's interface for guests"
-_BLOCKS = 'the control file of block devices that programs make'
+_BLOCKS = 'the control file of user-space block devices'
 _LOCKS = "the control file of the cluster's locks"
 _CPUS = 'the settings of the CPUs'
 _BUS = 'a system bus of the host, with sensors, memory modules and power'

@@ -106,7 +106,7 @@ def obstacles(
     :param alone: the caller knows that it is alone in its IOMMU group
     :param refused: what vfio_refusals() says of it, or of a VF of the same PF,
         and vfio_rules.of_host(); None: they are called here
-    :param held: the caller knows that a VAN has had it since before, so that
+    :param held: the caller knows that the VAN already has it, so that
         device_spec and the device's health do not matter
     :param users: finds who has the function open: a clause for each user.
         Called last. None: do not check this
@@ -118,11 +118,11 @@ def obstacles(
     kept = not vfio_bound and has_host_driver(function, spec)
     if refused is None:
         refused = _refusals(function, spec) if vfio_bound else ()
-    along = companions.of(function, spec, bind)
+    accompanying = companions.of(function, spec, bind)
     own = holders.taker.functions
-    if along:
-        own = own.union(each.address for each in along)
-    those = functools.cache(lambda: in_the_way(function, holders))
+    if accompanying:
+        own = own.union(each.address for each in accompanying)
+    find_vans = functools.cache(lambda: in_the_way(function, holders))
     # The VAN has had the function since before a reboot. It keeps it, even if
     # device_spec no longer offers it, or if it has failed since.
     held = held or holders.has(holders.taker.van_uuid, function.address)
@@ -132,14 +132,14 @@ def obstacles(
         _cannot_be_emptied(function, spec, bind),
         _reserved(function.address, holders),
         refused,
-        _met(those, close=True),
+        _met(find_vans, close=True),
         () if held else _unhealthy(function, holders),
         () if kept else _host_uses(function, snapshot, as_root),
-        _companions(along, holders, snapshot, as_root),
+        _companions(accompanying, holders, snapshot, as_root),
         ()
         if alone or not vfio_bound
         else host_use.group_obstacles(function, own, snapshot),
-        _met(those, close=False),
+        _met(find_vans, close=False),
         _not_bound(function) if bind == device_spec.BIND_NONE else (),
         () if users is None or kept else _open(users),
     ):
@@ -147,15 +147,16 @@ def obstacles(
 
 
 def _met(
-    those: Callable[[], Sequence[vans.Met]], close: bool
+    find_vans: Callable[[], Sequence[vans.Met]], close: bool
 ) -> Iterator[Reason]:
     """The VANs that exclude a function.
 
-    :param those: gives them all
-    :param close: those that have it, a part of it, what it is in, or its FPGA;
-        False: the others, which may have another member of its IOMMU group
+    :param find_vans: returns them all
+    :param close: True: only those that have it, a part of it, the device that
+        it is a part of, or its FPGA; False: the others, which may have another
+        member of its IOMMU group
     """
-    for each in those():
+    for each in find_vans():
         if each.is_close is close:
             yield each.reason
 
@@ -302,7 +303,7 @@ def _unhealthy(function: pci.Function, holders: vans.Vans) -> Iterator[Reason]:
 
 
 def answer_obstacles(function: pci.Function) -> Iterator[Obstacle]:
-    """Say whether a function does not answer any more."""
+    """Say whether a function no longer responds."""
     if not pci.answers(function.address):
         yield Obstacle.of(
             f'PCI function {function.address}', refusals.NO_ANSWER.say()
@@ -333,13 +334,13 @@ def _host_uses(
 
 
 def _companions(
-    along: Sequence[pci.Function],
+    accompanying: Sequence[pci.Function],
     holders: vans.Vans,
     snapshot: host_use.Snapshot | None,
     as_root: bool,
 ) -> Iterator[Reason]:
-    """Check the functions that are bound to VFIO along with a function."""
-    for each in along:
+    """Check the functions that are bound to VFIO together with a function."""
+    for each in accompanying:
         for found in holders.in_the_way(f'pci/{each.address}', None):
             if found.other.instance_uuid != holders.taker.instance_uuid:
                 yield found.taken(f'its companion {each.address}')

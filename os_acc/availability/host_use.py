@@ -26,7 +26,7 @@ Reason = reasons.Reason
 # Drivers that do no DMA for the host, and so leave an IOMMU group viable: they
 # set driver_managed_dma (drivers/pci/pcie/portdrv.c, drivers/pci/pci-stub.c).
 # shpchp does not set it (drivers/pci/hotplug/shpchp_core.c). Kernels before
-# 5.19 tolerate it all the same, but a distribution's version number does not
+# 5.19 tolerate it nevertheless, but a distribution's version number does not
 # tell whether its kernel does.
 _HARMLESS = frozenset({'pcieport', 'pci-stub'})
 

@@ -7,8 +7,8 @@ reboot or an upgrade of a driver, a card may have no VFs, no vGPU types, no
 mediated devices. find() says why, for each card. os-acc doctor, os-acc device
 list and the refusal of a request all say what it finds.
 
-What is not free at the moment, because an instance or the host has it, is
-offered all the same: see availability.
+What is not free now, because an instance or the host has it, is still offered:
+see availability.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Look:
                 cards.setdefault(function.parent, []).append(function)
 
     def of_entry(self, spec: device_spec.Spec) -> Iterator[Nothing]:
-        """Say of which devices an entry offers nothing."""
+        """Name the devices of which an entry offers nothing."""
         if spec.nvme_of is not None:
             yield from self._of_target(spec, spec.nvme_of)
             return
@@ -150,7 +150,7 @@ class _Look:
             if why is not None:
                 yield Nothing(spec, Obstacle.of(spec.source, why))
             return
-        yield from _likely(spec, found, named)
+        yield from _likely_meant(spec, found, named)
 
     def _of_target(
         self, spec: device_spec.Spec, target: spec_nvme_of.Target
@@ -191,10 +191,10 @@ class _Look:
             yield Nothing(spec, obstacle, function)
 
 
-def _likely(
+def _likely_meant(
     spec: device_spec.Spec, found: list[Nothing], named: int
 ) -> list[Nothing]:
-    """Leave out the devices that the entry hardly means.
+    """Leave out the devices that the entry probably does not mean.
 
     An entry for all vGPUs of a vendor also names the sound functions of the
     cards. If it offers something, they are left out.

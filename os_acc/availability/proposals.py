@@ -3,7 +3,7 @@
 """Entries of device_spec that could be of use on this host.
 
 The operator decides: a class code does not say whether a function is meant for
-guests. Never proposed is what the host itself uses.
+guests. What the host itself uses is never proposed.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ def _notes(
 
 
 def _management(function: pci.Function) -> str | None:
-    """What a management function of AMD's Alveo is; None if it is none.
+    """What a management function of AMD's Alveo is; None: it is not one.
 
-    With no driver, its number tells: XRT's tables of product ids,
+    With no driver, its product id shows it: XRT's tables of product ids,
     XOCL_MGMT_PCI_IDS and XOCL_USER_XDMA_PCI_IDS in its driver's devices.h,
     have even ids for the first functions of cards, odd ones for the second.
     """

@@ -58,7 +58,7 @@ def refusal(
 
     :param bind: who is to bind it, one of device_spec.BINDS, or BIND_HOST
     :param command: what has_command() says
-    :returns: None if nothing is known against it
+    :returns: None if no reason is known
     """
     if not is_storage(function):
         return None

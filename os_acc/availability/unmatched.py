@@ -18,7 +18,7 @@ from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
-# So many addresses are named in a text.
+# The maximum number of addresses that a text names.
 _MOST = 4
 
 
@@ -59,23 +59,25 @@ class Host:
         self, address: str, spec: device_spec.Spec
     ) -> reasons.Reason | None:
         """Say why an entry names no device at its address."""
-        there = next((f for f in self.functions if f.address == address), None)
-        if there is not None and there.is_bridge:
+        present = next(
+            (f for f in self.functions if f.address == address), None
+        )
+        if present is not None and present.is_bridge:
             return refusals.BRIDGE.say()
         if spec.vendor_id is None and spec.product_id is None:
             return entry_refusals.NOTHING_THERE.say(address=address)
-        if there is None:
+        if present is None:
             return entry_refusals.MOVED.say(
                 address=address, wanted=ids(spec), where=self._where(spec)
             )
-        if there.is_pf and self._are_vfs(spec, there):
+        if present.is_pf and self._are_vfs(spec, present):
             # Without VFs, the PF may be what is given out.
-            if self._specs.find(there) is not None:
+            if self._specs.find(present) is not None:
                 return None
             return entry_refusals.NO_VFS_NOW.say(address=address)
         return entry_refusals.OTHER_DEVICE.say(
             address=address,
-            now=there.ids,
+            now=present.ids,
             wanted=ids(spec),
             where=self._where(spec),
         )

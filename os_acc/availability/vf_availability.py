@@ -2,7 +2,7 @@
 
 """Whether the VFs of a PF can be made, and removed again.
 
-Whether a VF can be taken, availability says.
+Whether a VF can be taken, availability.functions says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def vfs_obstacles(
     holders: vans.Vans | None = None,
     spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
-    """Say why VFs cannot be created on a PF that has none, or not be given.
+    """Say why a PF without VFs cannot have VFs, or they cannot be given out.
 
     :param holders: the VANs of the journal, and who wants a VF
     :param spec: the entry of device_spec for the PF
@@ -37,6 +37,9 @@ def vfs_obstacles(
     device = f'PF {pf.address}'
     if spec is not None and spec.num_vfs is not None:
         yield from number_obstacles(pf, spec.num_vfs)
+        is_nic = pf.base_class == pci.CLASS_NETWORK
+        if spec.vf_settings is not None and not is_nic:
+            yield Obstacle.of(device, offer_refusals.NO_PORTS.say())
     # Without VANs, Holders is false, and still knows what has failed.
     holders = vans.Vans() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
@@ -68,7 +71,7 @@ def vfs_obstacles(
 def number_obstacles(pf: pci.Function, wanted: int) -> Iterator[Obstacle]:
     """Say why a function cannot have as many VFs as its entry sets.
 
-    :param pf: it may have lost its SR-IOV, and be no PF now
+    :param pf: it may have lost its SR-IOV capability, and be no PF now
     """
     device, possible = f'PF {pf.address}', sriov.total(pf.address)
     if not pf.is_pf:

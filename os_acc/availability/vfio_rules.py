@@ -28,8 +28,8 @@ _DENIED = {
     '8086:37c9': _QAT,
     '8086:0435': _QAT,
     '8086:0443': _QAT,
-    # In the list since Linux 6.9 and the stable kernels of May 2024. Which
-    # distribution's kernel has it cannot be seen. The erratum is in the
+    # In the list since Linux 6.9 and the stable kernels of May 2024. It cannot
+    # be seen whether a distribution's kernel has it. The erratum is in the
     # device, so they are refused on every kernel.
     '8086:0b25': _SPR,
     '8086:0cfe': _SPR,
@@ -37,7 +37,7 @@ _DENIED = {
 
 _INTERRUPT_REMAPPING = 1 << 3  # ecap_ir_support(), drivers/iommu/intel/iommu.h
 
-# The modules one of which lets a guest do without interrupt remapping:
+# The modules with an option that lets a guest do without interrupt remapping:
 # drivers/vfio/vfio_iommu_type1.c, drivers/iommu/iommufd/device.c
 _UNSAFE_MODULES = ('vfio_iommu_type1', 'iommufd')
 _UNSAFE = 'allow_unsafe_interrupts'

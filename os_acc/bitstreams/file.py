@@ -20,8 +20,8 @@ from os_acc import exception
 
 _CHUNK = 1 << 20
 
-# With O_PATH, O_NOFOLLOW opens a link itself: it is no directory, and no
-# regular file.
+# With O_PATH, O_NOFOLLOW opens a link itself, which is neither a directory nor
+# a regular file.
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -83,7 +83,7 @@ def opened(
         real = os.path.realpath(path)
         tops = [os.path.realpath(each) for each in directories]
     except OSError as err:
-        # Another user has exchanged a link on the way for a directory.
+        # Another user may change links on the way at the same time.
         raise refused(err.strerror or str(err)) from err
     top = next((each for each in tops if _is_below(real, each)), None)
     if top is None:

@@ -38,7 +38,7 @@ HEAD = len(MAGIC) + _LENGTH.size + MOST_METADATA
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """What an image says of itself. All ids have 32 hex digits.
+    """What an image says about itself. All ids have 32 hex digits.
 
     :ivar interface_id: the interface that it was built for
     :ivar functions: the accelerator functions that it has
@@ -84,11 +84,11 @@ class Image:
 
 
 def read(file: BinaryIO, bitstream: str) -> Image:
-    """Read what an image says of itself.
+    """Read what an image says about itself.
 
     :param file: the image; the position in it does not matter
     :param bitstream: the name of the image in errors
-    :raises BitstreamError: if it is no image in this format
+    :raises BitstreamError: if it is not an image in this format
     """
     fd = file.fileno()
     return parse(os.pread(fd, HEAD, 0), os.fstat(fd).st_size, bitstream)
@@ -168,7 +168,7 @@ def _member(
         names = {dict: 'an object', list: 'a list', int: 'a whole number'}
         _refuse(
             bitstream,
-            f'its {place} have no {key} that is {names.get(kind, "a text")}',
+            f'its {place} have no {key} that is {names.get(kind, "a string")}',
         )
     return value
 
@@ -182,7 +182,7 @@ def _uuid(holder: Any, key: str, place: str, bitstream: str) -> str:
 
 
 def _digits(text: str) -> str | None:
-    """The 32 digits of a UUID; None if it is none."""
+    """The 32 digits of a UUID; None if the text is not a UUID."""
     found = forms.uuid(text)
     return None if found is None else found.replace('-', '')
 

@@ -110,7 +110,7 @@ OPTS = [
                 IF_PRESENT,
                 'The signature of a Glance image that has one is verified.',
             ),
-            (REQUIRED, 'Also, a Glance image without signature is refused.'),
+            (REQUIRED, 'Also, a Glance image without a signature is refused.'),
         ],
         help='Whether the signatures of Glance images are verified (the '
         'properties img_signature, img_signature_hash_method, '

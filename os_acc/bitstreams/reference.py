@@ -234,7 +234,7 @@ def _printable(text: str) -> str:
         if not '!' <= each <= '~':
             _refuse(
                 'a URL of printable ASCII characters without spaces '
-                f'(character {number} is none): percent-encode the others, '
+                f'(character {number} is not): percent-encode the others, '
                 'and write the name of a host in its ASCII form'
             )
     return text

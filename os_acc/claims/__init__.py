@@ -7,6 +7,6 @@ ones its attach handle claims, see of_handle, and how it is refused, see words.
 conflict says which VANs exclude which. Facts of the host come in as one
 object: see facts and reader.
 
-allocated.Holders has what the journal knows, and is asked with in_the_way().
-The privileged half asks in os_acc.privileged.noted.
+allocated.Holders has what the journal knows, and its in_the_way() says who
+excludes a VAN. The privileged half has os_acc.privileged.noted for this.
 """

@@ -76,13 +76,13 @@ class Holders(vans.Vans):
         self._by_device: dict[str, list[Holder]] = {}
         self._by_file: dict[str, list[Holder]] = {}
         self._behind_file: dict[str, Holder] = {}
-        there = [each for each in holders if each.handle is not None]
+        with_handles = [each for each in holders if each.handle is not None]
         self._taken = Taken(
-            lambda: _rows(there, files()),
+            lambda: _rows(with_handles, files()),
             lambda: reader.Reader(specs(), self.is_programmed),
             many,
         )
-        for each in there:
+        for each in with_handles:
             assert each.handle is not None
             self._by_handle[each.handle] = each
             if each.device is not None:
@@ -110,7 +110,7 @@ class Holders(vans.Vans):
         )
 
     def of_others(self, van_uuid: str) -> bool:
-        """Whether a VAN but this one has or requests a handle."""
+        """Whether a VAN other than this one has or requests a handle."""
         return any(
             each.van_uuid != van_uuid for each in self._by_handle.values()
         )
@@ -172,7 +172,7 @@ def _slot(address: str) -> str:
     return address.rpartition('.')[0]
 
 
-# Finds the VANs because of which a device cannot be given out.
+# Finds the VANs that keep a device from being given out.
 #
 # Most VANs have other devices than the wanted one. So the claims are found out
 # only of VANs that may be in the way, by the names of their devices.
@@ -182,11 +182,11 @@ def _slot(address: str) -> str:
 #: identity does not name.
 _ANYWHERE = ('file/', 'drc/')
 
-#: Stands for what no name tells: see _is_named().
+#: Stands for the nodes of all kinds that are not in _NAMED: see _is_named().
 _UNNAMED = '*'
 
-# Of which a VAN that claims them names a part in its handle or its device, or
-# is near it in a way that is known here.
+# The kinds of nodes that this module can derive from the names in a VAN's
+# handle and device.
 _NAMED = frozenset(
     {
         'PCI function',
@@ -292,8 +292,8 @@ class Taken:
             if not _is_named(node):
                 found.whole.add(_UNNAMED)
             if nodes.is_in_fpga(node):
-                there = self._known.function(node.name)
-                names += there.chip if there is not None else ()
+                function = self._known.function(node.name)
+                names += function.chip if function is not None else ()
             if claim.mode == conflict.PART:
                 found.part.update(names)
                 continue
@@ -319,7 +319,7 @@ class _Names(NamedTuple):
 
 
 def _named(row: facts.Row) -> _Names:
-    """What handle and device name, without a look at the host."""
+    """What its handle and device name, without a look at the host."""
     if row.handle.startswith(_ANYWHERE):
         return _Names({''}, set())
     own = row.handle.partition('/')[2]
@@ -333,14 +333,14 @@ class _Rows:
         self._whole: dict[str, list[int]] = {}
         self._part: dict[str, list[int]] = {}
         for number, names in enumerate(rows):
-            for found, those in zip(
+            for found, named in zip(
                 (self._whole, self._part), names, strict=True
             ):
-                for name in those:
+                for name in named:
                     found.setdefault(name, []).append(number)
 
     def near(self, names: _Names) -> set[int]:
-        """The rows that something with names may meet."""
+        """The rows that may conflict with these names."""
         found = set[int]()
         for name in names.whole:
             found.update(self._whole.get(name, ()), self._part.get(name, ()))
@@ -352,8 +352,8 @@ class _Rows:
 def _is_named(node: conflict.Resource) -> bool:
     """Whether names tell which VANs may claim a node.
 
-    If not, each VAN is asked what it claims: a kind of node that nobody has
-    described here takes time, and no device is given to two.
+    If not, the claims of all VANs are looked at: an unknown kind of node costs
+    time, but no device is given to two VANs.
     """
     return node.kind in _NAMED
 

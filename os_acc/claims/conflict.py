@@ -78,7 +78,7 @@ class Held:
 
 
 def conflicts(wanted: Holding, held: Iterable[Holding]) -> Iterator[Conflict]:
-    """Ask Held once."""
+    """See Held.conflicts(), for one question."""
     return Held(held).conflicts(wanted)
 
 
@@ -93,15 +93,15 @@ def _exclude(one: Mode, other: Mode) -> bool:
 #
 # The resources of a host form a tree: a PCI function behind which there are
 # others, a PF, its VFs, and on each function its mediated devices and work
-# queues. IOMMU groups and chips are nodes beside that tree. What stands on
-# them belongs to one instance, so the instance is the owner of claims on them.
+# queues. IOMMU groups and chips are nodes beside that tree. What is in them
+# belongs to one instance, so the instance is the owner of claims on them.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
     """A node of the tree.
 
-    :ivar kind: tells names of one kind from those of another
+    :ivar kind: distinguishes names of one kind from those of another
     :ivar within: the node in which it is; None: no other one
     """
 
@@ -110,7 +110,7 @@ class Resource:
     within: Resource | None = dataclasses.field(default=None, compare=False)
 
     def above(self) -> Iterator[Resource]:
-        """The nodes in which it is, the next one first."""
+        """The nodes in which it is, the nearest one first."""
         found = self.within
         while found is not None:
             yield found

@@ -115,7 +115,7 @@ class Row:
         this boot of the host
     :ivar most: how many VANs may share the files; 0: any number, or one
     :ivar paths: of those files, in the same order; empty if unknown
-    :ivar called: what texts call the instance; empty: its UUID
+    :ivar called: the name of the instance in texts; empty: its UUID
     :ivar noted: what was behind the files when the VAN got them, if that is
         known. The devices may not be there now
     """

@@ -57,7 +57,7 @@ _RELATIONS = {
 
 
 class Meeting:
-    """A VAN because of which another VAN cannot get the device that it wants.
+    """A VAN that keeps another VAN from the device that it wants.
 
     :ivar wanted: the VAN that wants a device, and which
     :ivar other: the VAN that is in the way, and what it has
@@ -155,7 +155,7 @@ class Meeting:
 
     @property
     def in_common(self) -> reasons.Reason:
-        """What both have in common, for who does not know the kinds."""
+        """What both have in common, for callers that do not know the kinds."""
         return self._common(self.conflicts[0])
 
     def _common(self, found: conflict.Conflict) -> reasons.Reason:

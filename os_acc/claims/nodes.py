@@ -16,7 +16,7 @@ from os_acc.kernel import pci
 
 Resource = conflict.Resource
 
-# Of the kinds of which errors say more than the kind.
+# The kinds that errors describe in more words.
 _TEXTS = {
     'whole PCI function': 'PCI function {name}',
     'card of': 'the card that PCI function {name} manages',
@@ -32,13 +32,13 @@ def function(
 
     :param pf: of a VF that may not be there now; None: unknown
     """
-    there = known.function(address)
+    found = known.function(address)
     above: Resource | None = None
     pf = pf_of(known, address, pf)
     if pf != address:
         above = function(known, pf)
-    elif there is not None:
-        for each in there.behind:
+    elif found is not None:
+        for each in found.behind:
             above = Resource('PCI function', each, above)
     return Resource('PCI function', address, above)
 
@@ -48,8 +48,8 @@ def pf_of(known: facts.Facts, address: str, pf: str | None) -> str:
 
     :param pf: as for function()
     """
-    there = known.function(address)
-    return there.parent if there is not None else pf or address
+    found = known.function(address)
+    return found.parent if found is not None else pf or address
 
 
 def whole(address: str) -> Resource:
@@ -63,7 +63,7 @@ def group(number: str) -> Resource:
 
 
 def place_in_fpga(pf: str) -> Resource:
-    """What stands on a PF of an FPGA, for who may program the FPGA."""
+    """The place on a PF of an FPGA, for those who may program the FPGA."""
     return Resource('place in an FPGA', pf)
 
 
@@ -119,12 +119,12 @@ def number(text: str) -> Resource:
 
 
 def place(name: str) -> Resource:
-    """A device to which a file gives access, or in which such a one is."""
+    """A device that a file gives access to, or that contains such a device."""
     return Resource('device', name)
 
 
 def text(node: Resource) -> str:
-    """What errors call a node."""
+    """The name of a node in errors."""
     return _TEXTS.get(node.kind, '{kind} {name}').format(
         kind=node.kind, name=node.name
     )
@@ -141,14 +141,14 @@ def is_group(node: Resource) -> bool:
 
 
 def is_in_fpga(node: Resource) -> bool:
-    """Whether a node is what stands on a PF of an FPGA."""
+    """Whether a node is a place on a PF of an FPGA."""
     return node.kind == 'place in an FPGA'
 
 
 def is_beside(node: Resource) -> bool:
     """Whether a node is beside the tree of devices.
 
-    Who has one part of it shares no hardware with who has another.
+    VANs that have different parts of it share no hardware.
     """
     return is_group(node) or is_in_fpga(node) or node.kind == 'card of'
 
@@ -168,7 +168,7 @@ def handle(identity: str) -> Resource:
     return Resource('handle', identity)
 
 
-# What is common to all that stands on PCI functions: group, chip, domain.
+# What is common to all that is on PCI functions: group, chip, domain.
 
 
 def of_whole(
@@ -176,9 +176,9 @@ def of_whole(
 ) -> Iterator[conflict.Claim]:
     """Claim a function as one that others may be behind.
 
-    It counts for a VAN that only asks for a function, too. Such a VAN does not
-    have it yet, so it claims nothing else. VANs that want a PF and its VF come
-    one after the other, by the lock of the PF; these here have other locks.
+    A VAN that only requests a function makes this claim, too. It does not have
+    the function yet, so it claims nothing else. VANs that want a PF and its VF
+    are serialized by the lock of the PF; the VANs here have other locks.
 
     :param mode: EXCLUSIVE for the function, SHARED for files of it
     """
@@ -206,8 +206,8 @@ def of_chip(
 ) -> Iterator[conflict.Claim]:
     """Claim a place in the FPGA of a function.
 
-    Each PF of an FPGA has a place. Who has a PF may be able to program what
-    stands on the places of the others, so it shares these. VANs that have
+    Each PF of an FPGA has a place. A VAN that has a PF may be able to program
+    what is on the places of the others, so it shares these. VANs that have
     files of one PF do not exclude each other here.
 
     :param whole: whether a PF, or a file of it, is claimed; no part of it

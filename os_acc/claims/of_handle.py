@@ -4,7 +4,7 @@
 
 Only this module knows what handles there are. A handle of the drivers pci,
 fpga and nvidia_vgpu is a PCI function; those of cyborg are of these kinds,
-too. Of a TestHandle, as fake has it, nothing but the handle itself is claimed.
+too. A TestHandle of the driver fake claims only the handle itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _claims(row: facts.Row, known: facts.Facts) -> Iterator[conflict.Claim]:
         yield from drc.claims(row, rest, known)
 
 
-# Which kind gives out device files under a name: the name tells it.
+# The kind that gives out device files under a name, by that name.
 #
 # A kind whose handles are device files of its own has a module ``names``,
 # whose ``split()`` knows the names that it makes. All other names are
@@ -79,7 +79,7 @@ def _claims(row: facts.Row, known: facts.Facts) -> Iterator[conflict.Claim]:
 
 
 def kind_of(name: str) -> str | None:
-    """The kind that makes such names of its own.
+    """The kind whose device files have such a name.
 
     :param name: of a DeviceFileHandle
     :returns: None if the driver devfile has it

@@ -49,7 +49,7 @@ class Reader:
         is_programmed: Callable[[str], bool] = lambda address: False,
         slots: Mapping[str, facts.Slot] | None = None,
     ) -> None:
-        # VANs get back what they have while device_spec cannot be read.
+        # VANs are restored even while device_spec cannot be read.
         lost = isinstance(specs, device_spec.Unreadable)
         self._specs = device_spec.Specs() if lost else specs
         self._is_programmed = is_programmed
@@ -77,19 +77,19 @@ class Reader:
         # Links are enough: what is in its files may be unreadable.
         pf = sysfs.link(f'{path}/physfn') or address
         parents, fpgas = self._chip(pf)
-        there = pci.Function(address, '', '', 0, '', None, frozenset(), pf)
+        found = pci.Function(address, '', '', 0, '', None, frozenset(), pf)
         return facts.Function(
             address,
-            there.parent,
-            there.iommu_group,
-            tuple(there.above),
+            found.parent,
+            found.iommu_group,
+            tuple(found.above),
             parents if fpgas else (),
             fpgas,
         )
 
     def _find(self, address: str) -> pci.Function | None:
         if address not in self._found:
-            found = _or(None, lambda: pci.find(address))
+            found = _read_or(None, lambda: pci.find(address))
             if found is not None:
                 found.pf = found.parent  # its link is not read again
             self._found[address] = found
@@ -103,18 +103,20 @@ class Reader:
             near = any(map(self._is_fpga, chip.slot_addresses(pf)))
             todo = {pf} if near else set[str]()
             while todo:
-                # A PF may not show of which chip it is, as an FPGA does.
+                # A PF may not show its chip, as an FPGA does.
                 seen.add(each := todo.pop())
                 parts.update(self._parents(each))
                 fpgas.update(filter(self._is_fpga, parts))
                 todo = fpgas - seen
-            told = tuple(sorted(parts)), tuple(sorted(fpgas))
-            self._chips |= dict.fromkeys(parts if fpgas else {pf}, told)
+            chip_and_fpgas = tuple(sorted(parts)), tuple(sorted(fpgas))
+            self._chips |= dict.fromkeys(
+                parts if fpgas else {pf}, chip_and_fpgas
+            )
         return self._chips[pf]
 
     def _parents(self, address: str) -> list[str]:
         pf = self._find(address)
-        return [] if pf is None else _or([], lambda: chip.parents(pf))
+        return [] if pf is None else _read_or([], lambda: chip.parents(pf))
 
     def _is_fpga(self, address: str) -> bool:
         """Whether a PF is of an FPGA, or has such VFs."""
@@ -133,13 +135,13 @@ class Reader:
 
     def below(self, address: str) -> list[str]:
         """The VFs of a function, and the functions of its PCI domain."""
-        there = self.function(address)
-        if there is None or there.parent != address:
+        known = self.function(address)
+        if known is None or known.parent != address:
             return []
         none: list[str] = []
         if (found := self._find(address)) is None:
             return none
-        return [*found.vf_addresses, *_or(none, lambda: found.behind)]
+        return [*found.vf_addresses, *_read_or(none, lambda: found.behind)]
 
     def files(self, name: str, numbers: tuple[str, ...]) -> facts.Files:
         """See facts.Facts."""
@@ -174,7 +176,9 @@ class Reader:
             parsed = device_file.parse(text, kind)
             # Its number is claimed, even if nothing can be read of it.
             unknown = file_place.Place(number)
-            self._places[number] = _or(unknown, lambda: file_place.of(parsed))
+            self._places[number] = _read_or(
+                unknown, lambda: file_place.of(parsed)
+            )
         return self._places[number]
 
     def _namespaces(self) -> dict[str, list[_Namespace]]:
@@ -195,7 +199,7 @@ class Reader:
     def is_set_up(self, address: str) -> bool:
         """See facts.Facts."""
         if address not in self._set_up:
-            device = _or(None, lambda: idxd.find(address))
+            device = _read_or(None, lambda: idxd.find(address))
             self._set_up[address] = device is not None and device.is_enabled
         return self._set_up[address]
 
@@ -229,14 +233,14 @@ def _names(block: nvme_of.Block) -> list[tuple[str, _Namespace]]:
             if (text := sysfs.read(f'{directory}/dev')) is not None
         ]
 
-    return _or([], read)
+    return _read_or([], read)
 
 
-def _or(otherwise: _T, read: Callable[[], _T]) -> _T:
-    """Read something of a device; a device that cannot be read stops nothing.
+def _read_or(otherwise: _T, read: Callable[[], _T]) -> _T:
+    """Read something of a device; if it cannot be read, return a default.
 
-    It may be another's than the one that is wanted. The drivers say what is
-    wrong with the one that is wanted, and refuse it.
+    It may be another device than the wanted one. If the wanted one cannot be
+    read, its driver says so and refuses it.
     """
     try:
         return read()

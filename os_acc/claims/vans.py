@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the rules ask about VANs: who has a device, and whom that excludes.
+"""What the rules need to know of VANs: who has a device, whom that excludes.
 
 Root has no journal. For it, and for a caller without one, there are no VANs:
 see Vans. With a journal, allocated.Holders answers.
@@ -24,7 +24,7 @@ class Unhealthy(Protocol):
     """Which devices have failed, and are given to nobody."""
 
     def of_function(self, function: pci.Function) -> reasons.Reason | None:
-        """Why nobody may have a PCI function; also if its PF has failed."""
+        """Why nobody may have a PCI function: it or its PF has failed."""
 
     def of_device(self, address: str) -> reasons.Reason | None:
         """Why nobody may have a device, which may be no PCI function."""
@@ -57,7 +57,7 @@ class Holder(Protocol):
 
     @property
     def called(self) -> str:
-        """What texts call the instance: its UUID, or such as host:ovs."""
+        """The name of the instance in texts: its UUID, or such as host:ovs."""
 
 
 class Met(Protocol):
@@ -177,7 +177,7 @@ FILE = 'file/'
 
 
 def file_in(identity: str | None) -> str | None:
-    """The name of a DeviceFileHandle, by its identity; None: it is no such."""
+    """The name of a DeviceFileHandle, by its identity; None: it is not one."""
     if identity is None or not identity.startswith(FILE):
         return None
     return identity.removeprefix(FILE).partition('/')[0]

@@ -100,8 +100,8 @@ class OSAccApp(app.App):
         self.arguments: list[str] = []
         #: What follows --, for the sub-command run.
         self.command_line: list[str] = []
-        #: Why the configuration cannot be read. The sub-command tells it, in
-        #: its own form.
+        #: Why the configuration cannot be read. The sub-command reports it, in
+        #: its own format.
         self.configuration_error: Exception | None = None
 
     def run(self, argv: list[str]) -> int:

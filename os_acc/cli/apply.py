@@ -118,9 +118,9 @@ class Apply(base.Command, listing.Listing):
     def _apply(
         self, document: dict[str, Any], seconds: float | None
     ) -> objects.ApplyReport:
-        """Apply a document until nobody is in the way, or time is over.
+        """Apply a document until no device is in use, or the time has passed.
 
-        What has failed would fail again, so it ends the wait.
+        A step that has failed would fail again, so it ends the wait.
         """
         done = objects.ApplyReport()
 
@@ -159,9 +159,9 @@ def _difference(report: objects.ApplyReport) -> Iterable[str]:
 
 
 class Export(base.Command):
-    """Print the document of the state that this host has now.
+    """Print the present state of this host's devices as a document.
 
-    os-acc apply reads it. The command changes nothing.
+    os-acc apply can read it. The command changes nothing.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -65,8 +65,9 @@ class Command(command.Command):
         --state-path names must exist, because it may be mistyped
     :cvar configured: whether it looks for devices, so that the whole
         configuration must be in order. Other commands work without it
-    :cvar announces: whether it says on a terminal that it still works, when
-        it takes long; False for a command that uses the terminal otherwise
+    :cvar announces: whether it says on a terminal that it still works, when it
+        takes long; False for a command that uses the terminal for something
+        else
     :ivar notice: what says so
     """
 
@@ -177,7 +178,7 @@ class Command(command.Command):
 
 
 def instance_info(called: str, **fields: Any) -> objects.InstanceInfo:
-    """Make an InstanceInfo of what the operator calls the instance.
+    """Make an InstanceInfo from what the operator calls the instance.
 
     :param called: a UUID, or any name
     :param fields: its other fields; without a name in them, it is the name
@@ -278,7 +279,7 @@ def error_cell(text: str | None) -> _Error | None:
 
 
 class _Instance(columns.FormattableColumn[str]):
-    """The UUID of an instance; a table shows what texts call it."""
+    """The UUID of an instance; a table shows its name in texts."""
 
     def __init__(self, uuid: str, called: str) -> None:
         super().__init__(uuid)
@@ -291,7 +292,7 @@ class _Instance(columns.FormattableColumn[str]):
 def van_row(van: objects.VAN, called: str) -> tuple[Any, ...]:
     """Return the values of VAN_COLUMNS.
 
-    :param called: what texts call its instance, see journal.Entry
+    :param called: the name of its instance in texts, see journal.Entry
     """
     handle = van.handle.identity if van.handle is not None else None
     return (

@@ -200,7 +200,7 @@ def _journal(extensions: loader.Extensions) -> dict[str, Any]:
 def _entry(entry: journal_module.Entry) -> dict[str, Any]:
     info = entry.instance_info.obj_clone()
     for name in ('name', 'project_id', 'image_id', 'hypervisor_id'):
-        # They tell of a tenant, and nothing of a fault.
+        # They identify a tenant, and do not help to find a fault.
         if getattr(info, name):
             setattr(info, name, masking.MASK)
     return {

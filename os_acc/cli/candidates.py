@@ -26,8 +26,8 @@ def of(kind: str | None) -> Found:
     """List the candidates for an argument.
 
     :param kind: the dest of the argument, such as 'van'
-    :returns: empty if nothing is known of such arguments, or if that which
-        exists cannot be read
+    :returns: empty if there are no candidates for such an argument, or they
+        cannot be read
     """
     make = _KINDS.get(kind or '')
     if make is not None:

@@ -2,8 +2,8 @@
 
 """os-acc cni-like: devices of containers, called as a CNI plugin is.
 
-An attachment is an instance of its own. Its UUID is made of the network, the
-container and the interface, so that add and del may be repeated.
+An attachment is an instance of its own. Its UUID is derived from the network,
+the container and the interface, so that add and del may be repeated.
 """
 
 from __future__ import annotations
@@ -169,13 +169,13 @@ class CNILike(base.Command):
                 return
         self.initialize()
         with base.reading() as read:
-            there = {
+            present = {
                 cni_config.Attachment.of(entry.instance_info)
                 for entry in read.entries()
             }
         stale = [
             each
-            for each in there - valid
+            for each in present - valid
             if each is not None and each.network == network
         ]
         codes, texts = set(), []

@@ -153,7 +153,7 @@ class Configuration:
             raise _invalid('prevResult', found, 'an object')
         names = found.get('cdiDevices', [])
         if not _are_texts(names):
-            raise _invalid('prevResult.cdiDevices', names, 'a list of texts')
+            raise _invalid('prevResult.cdiDevices', names, 'a list of strings')
         return found
 
     def valid(self) -> set[Attachment]:
@@ -175,7 +175,7 @@ class Configuration:
             container: Any = names.get('containerID')
             interface: Any = names.get('ifname')
             if not (_is_text(container) and _is_text(interface)):
-                raise _invalid(key, each, 'texts containerID and ifname')
+                raise _invalid(key, each, 'strings containerID and ifname')
             found.add(Attachment(self.network, container, interface))
         return found
 
@@ -226,7 +226,7 @@ class Attachment:
 
     @classmethod
     def of(cls, info: objects.InstanceInfo) -> Attachment | None:
-        """The attachment that an instance is; None: it is none."""
+        """The attachment that an instance is; None: it is not one."""
         parts = (info.name or '').split('/')
         # None of the three can have a slash: see attachment() and check().
         found = cls(*parts) if len(parts) == 3 else None
@@ -240,7 +240,7 @@ def version_of(fields: Any) -> str:
 
 
 def asked_version(fields: Any) -> str:
-    """The version of a question for the versions: the answer has the same."""
+    """The version of a request for the versions; the answer has the same."""
     found = fields.get('cniVersion') if isinstance(fields, dict) else None
     if isinstance(found, str) and _VERSION.fullmatch(found):
         return found
@@ -275,7 +275,8 @@ def check(fields: Any, action: str) -> Configuration:
     version = fields.get('cniVersion', '0.1.0')
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise CNIError(
-            DECODING_FAILURE, f'cniVersion is {version!r:.200}, no version'
+            DECODING_FAILURE,
+            f'cniVersion is {version!r:.200}, which is not a version',
         )
     since = SINCE.get(action, VERSIONS[0])
     supported = VERSIONS[VERSIONS.index(since) :]

@@ -191,28 +191,28 @@ class DeviceShow(base.Command, listing.Showing):
     ) -> tuple[Sequence[str], Sequence[Any]]:
         wanted = names.device(parsed_args.address)
         host = base.look()
-        told: dict[str, Any] = {}
+        shown: dict[str, Any] = {}
         devices = _devices(host)
         wanted = names.mediated_device(_mediated(devices), wanted)
         for device in devices:
             if device.address == wanted:
-                told |= _told(device, told)
+                shown |= _shown(device, shown)
         for _, driver in sorted(host.extensions.drivers.items()):
             for name, value in self._shown_by(driver, wanted).items():
-                told.setdefault(_key(name), value)
+                shown.setdefault(_key(name), value)
         unreadable = [
             f'{row.van_uuid} of instance {row.instance_uuid}: {row.reason}'
             for row in host.journal.unreadable()
             if wanted in (row.device, (row.handle or '').rpartition('/')[2])
         ]
         if unreadable:
-            told['unreadable_vans'] = unreadable
-        if not told:
+            shown['unreadable_vans'] = unreadable
+        if not shown:
             raise exception.DeviceNotFound(
                 wanted=parsed_args.address,
                 reason='no driver reports this address on this host',
             )
-        return list(told), list(told.values())
+        return list(shown), list(shown.values())
 
     def _shown_by(
         self, driver: driver_base.DriverBase, address: str
@@ -256,13 +256,13 @@ def _not_free(device: objects.Device) -> dict[str, int]:
     return found
 
 
-def _told(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
+def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     """What is shown of a device.
 
     :param before: what was shown of other devices at the same address: the
         VFs of a PF that other entries of device_spec name
     """
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         name: _plain(getattr(device, name)) for name in _DEVICE_COLUMNS
     }
     handles = [
@@ -287,18 +287,18 @@ def _told(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     if 'handles' in before:
         handles = before['handles'].machine_readable() + handles
         for name in ('handles_total', 'handles_free'):
-            told[name] += before[name]
+            shown[name] += before[name]
         for name in ('resource_class', 'traits'):
-            told[name] = _joined(before[name], told[name])
+            shown[name] = _joined(before[name], shown[name])
     if device.health != device_objects.OK:
-        told['health_reason'] = device.health_reason
-        told['health_since'] = device.health_since
-    told['handles'] = _Handles(handles)
+        shown['health_reason'] = device.health_reason
+        shown['health_since'] = device.health_since
+    shown['handles'] = _Handles(handles)
     if kinds:
-        told['mdev_types'] = _MdevTypes(kinds)
+        shown['mdev_types'] = _MdevTypes(kinds)
     if device.functions:
-        told['functions'] = _Functions(dict(device.functions))
-    return told
+        shown['functions'] = _Functions(dict(device.functions))
+    return shown
 
 
 def _key(name: str) -> str:

@@ -173,8 +173,8 @@ class DeviceDeny(_Change):
         super().take_action(parsed_args)
 
     def _change(self, name: str, path: str) -> None:
-        # An entry that denies counts for its address, whatever is there. What
-        # is there now is remembered for the doctor.
+        # An entry that denies counts for its address, whatever device is
+        # there. The present device is remembered for the doctor.
         ids = spec_entry.ids_of(name)
         was = {'was': ':'.join(ids.values())} if ids else {}
         changing.add(
@@ -183,7 +183,7 @@ class DeviceDeny(_Change):
         self._say(f'wrote {path}')
         journal = base.look().journal
         holders = allocated.Holders(journal.handles())
-        for each in _of(holders, name):
+        for each in _vans_with(holders, name):
             self._say(
                 f'instance {each.called} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
@@ -192,7 +192,7 @@ class DeviceDeny(_Change):
         kept = notes.forget_unused(
             name,
             lambda part: bool(
-                _of(holders, part) or _goes_along(holders, part)
+                _vans_with(holders, part) or _may_be_companion(holders, part)
             ),
             journal.identity() if journal.exists() else '',
             self._is_lost,
@@ -207,7 +207,7 @@ class DeviceDeny(_Change):
         self._say(f'{name} is not offered')
 
     def _is_lost(self, other: holder.Holder | None) -> bool:
-        """Whether a journal is lost, and not only said to be."""
+        """Whether a journal is really lost, not only said to be."""
         return self._lost and (other is None or not _is_there(other))
 
 
@@ -255,10 +255,10 @@ def _new_entries(name: str) -> list[dict[str, Any]]:
 
 
 def _file(path: str) -> file_groups.Accelerator | None:
-    """The accelerator that device_spec makes of a device file."""
-    there = device_files.resolve(path) or path
+    """The accelerator of a device file, by device_spec."""
+    resolved = device_files.resolve(path) or path
     for found in file_groups.read(device_spec.load(os_acc.CONF)):
-        if found.path == there:
+        if found.path == resolved:
             return found
     return None
 
@@ -322,7 +322,9 @@ def _entry(name: str) -> device_spec.Spec | None:
     return specs.first_parent(name)
 
 
-def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
+def _vans_with(
+    holders: allocated.Holders, name: str
+) -> list[allocated.Holder]:
     """The VANs that have a device or a part of it.
 
     :param name: an address, a UUID, a path, or the name of a note of held
@@ -341,7 +343,7 @@ def _of(holders: allocated.Holders, name: str) -> list[allocated.Holder]:
     return found if whole is None or whole in found else [whole, *found]
 
 
-def _goes_along(holders: allocated.Holders, name: str) -> bool:
+def _may_be_companion(holders: allocated.Holders, name: str) -> bool:
     """Whether it may be the companion of a function that a VAN has."""
     function = pci.find(name) if pci.is_address(name) else None
     return (

@@ -20,7 +20,7 @@ class NoSuchDevice(exception.DeviceNotFound):
 
 
 class ConfigFileUnreadable(cfg.Error):
-    """A line of a configuration file is none that oslo.config can read."""
+    """oslo.config cannot read a line of a configuration file."""
 
 
 def causes(err: BaseException) -> Iterator[BaseException]:

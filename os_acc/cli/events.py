@@ -108,7 +108,7 @@ class Events(answers.Command, listing.Listing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         if parsed_args.follow:
-            # It is no command that ends, so it does not "still work".
+            # The command does not end by itself, so no "still works" is shown.
             self.notice.stop()
             self._follow(parsed_args)
         found = _read(parsed_args)
@@ -213,7 +213,7 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
 
 
 def _of_name(name: str) -> str:
-    """The UUID that os-acc makes of the name of an instance."""
+    """The UUID that os-acc derives from the name of an instance."""
     uuid: str = instance_names.instance_uuid(name)
     return uuid
 

@@ -29,7 +29,7 @@ MEANINGS = {
     FAILED: 'failed; standard error has the error in one line',
     WRONG_USAGE: 'wrong arguments, input or configuration; nothing was '
     'touched. For ``apply --check``: something would change',
-    DIFFERS: 'what is there differs from what it should be: ``recover``, '
+    DIFFERS: 'something differs from what it should be: ``recover``, '
     '``apply`` or ``orphans --release`` left something undone, ``cyborg '
     'check`` found something that was not fixed, or ``migration check`` found '
     'an accelerator that cannot move; the table says what and why',

@@ -45,7 +45,7 @@ def follow(
             if journal.exists():
                 before, identity = identity, journal.identity()
                 if before not in (None, identity):
-                    last = None  # a new journal counts anew
+                    last = None  # a new journal starts again at 1
             begun = {
                 (event.van_uuid, event.step): event
                 for event in map(_begun, journal.entries())

@@ -107,7 +107,7 @@ def described(event: events.Event) -> dict[str, Any]:
 
 
 def user(event: events.Event) -> str | None:
-    """The name of the user whom an event is of; the id if it has no name."""
+    """The name of the user who caused an event; the id if it has no name."""
     return None if event.uid is None else state_files.user_name(event.uid)
 
 

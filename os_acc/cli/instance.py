@@ -320,7 +320,7 @@ def _wanted(
 ) -> list[str] | None:
     """Return the UUIDs of the VANs to unplug; None: all of the instance.
 
-    A UUID that is not in the journal is no error: unplug may be repeated.
+    A UUID that is not in the journal is not an error: unplug may be repeated.
     """
     if called is None:
         return None

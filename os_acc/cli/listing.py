@@ -44,7 +44,7 @@ class Column(NamedTuple):
     """A column of a list.
 
     :ivar key: its name for programs, in snake_case
-    :ivar title: its name in tables; empty: made of the key
+    :ivar title: its name in tables; empty: derived from the key
     :ivar long: True: a table has it only with --long
     :ivar rare: True: a table has it only with --long, or if a row has a value
         for it
@@ -63,7 +63,7 @@ class Column(NamedTuple):
 
 
 def title(key: str) -> str:
-    """Make the title of a column or field of its key."""
+    """Derive the title of a column or field from its key."""
     text = key.replace('_', ' ')
     text = text[:1].upper() + re.sub(r'\bid$', 'ID', text[1:])
     return _TITLES.get(key, text)

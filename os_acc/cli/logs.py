@@ -88,14 +88,14 @@ class _LogFile(logging.FileHandler):
     def __init__(self, path: str, console: TextIO) -> None:
         super().__init__(path, encoding='utf-8')
         self._console = console
-        self._told = False
+        self._reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         err = sys.exc_info()[1]
         if not isinstance(err, OSError):
             super().handleError(record)
-        elif not self._told:
-            self._told = True
+        elif not self._reported:
+            self._reported = True
             self._console.write(
                 f'The log file {self.baseFilename} cannot be written: '
                 f'{err.strerror}\n'

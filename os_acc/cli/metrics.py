@@ -114,10 +114,10 @@ def _check_output(path: str) -> None:
 
 
 def _write(path: str, text: bytes) -> None:
-    """Replace a file at once.
+    """Replace a file atomically.
 
-    The new file has another name first, which nobody can guess. The name that
-    prometheus_client gives it, another user could have made a link.
+    The new file has another name first, which nobody can guess. Another user
+    could have made a link of the name that prometheus_client would use.
 
     :raises OSError: if it cannot be written; nothing is left of it then
     """
@@ -178,7 +178,7 @@ def _gauge(
 def _of_journal(
     journal: journal_module.Journal,
 ) -> Iterator[metrics_core.Metric]:
-    """What the journal says of now."""
+    """The current figures of the journal."""
     yield _gauge(
         'journal_exists',
         '1 if there is a journal, 0 if nothing was plugged yet.',
@@ -207,7 +207,7 @@ def _of_journal(
 def _of_devices(
     devices: Iterable[objects.Device], failed: bool
 ) -> Iterator[metrics_core.Metric]:
-    """What the drivers say of now."""
+    """The current figures of the drivers."""
     sums = [collections.Counter[tuple[str, str]]() for _ in range(4)]
     for device in devices:
         of = (device.driver, device.resource_class or '')
@@ -255,7 +255,7 @@ def _of_measures(
     )
     yield _counter(
         'recovered_vans',
-        'VANs that recovery has worked on, by what became of them.',
+        'VANs that recovery has worked on, by result.',
         ['result'],
         {
             (result,): sums.get((events.RECOVERED, (result,)), 0)

@@ -63,7 +63,7 @@ class MigrationList(base.Command, listing.Listing):
 
 
 class MigrationCheck(base.Command, listing.Listing):
-    """Say how the accelerators of an instance move, and what does not.
+    """Say how the accelerators of an instance move, and which cannot.
 
     It changes nothing. The exit code is 3 if something cannot move.
     """
@@ -164,8 +164,8 @@ class _Settle(base.Command, listing.Listing):
 class MigrationFinish(_Settle):
     """Finish a migration whose caller has died: first on the target.
 
-    On the target, the accelerators are the instance's from now on. On the
-    source, what has stayed behind is released.
+    On the target, the accelerators are assigned to the instance. On the
+    source, what was left behind is released.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -173,9 +173,9 @@ class MigrationFinish(_Settle):
         parser.add_argument(
             '--handed-over',
             action='store_true',
-            help='on the target, although its guest does not run there: '
-            'os-acc migration list on the source shows that the source has '
-            'handed it over',
+            help='on the target: finish it although the guest does not run '
+            'there, because os-acc migration list on the source shows that '
+            'the source has handed it over',
         )
         return parser
 
@@ -191,7 +191,8 @@ class MigrationFinish(_Settle):
                 instance=info.uuid,
                 reason='its guest does not run on this host, as far as the '
                 'plugin can tell. If os-acc migration list on the source '
-                'shows it, give --handed-over; otherwise abort it',
+                'shows that the source has handed it over, give '
+                '--handed-over; otherwise abort it',
             )
         migration.switch(info, uuid, progress=self.show_progress)
         return 'plugged'
@@ -201,8 +202,8 @@ class MigrationAbort(_Settle):
     """Abort a migration whose caller has died: first on the target.
 
     On the target, what was prepared is released. On the source, the
-    accelerators are the instance's again. If the target refuses, because it
-    has switched, finish it on the source instead.
+    accelerators are assigned to the instance again. If the target refuses,
+    because it has switched, finish it on the source instead.
     """
 
     def settle(
@@ -221,7 +222,7 @@ def _with_instance(
         'instance',
         metavar='INSTANCE',
         help='UUID of the instance, its first 8 or more characters, or the '
-        'name by which plug got it',
+        'name that plug was given',
     )
     return parser
 

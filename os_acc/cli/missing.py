@@ -52,10 +52,10 @@ def _reason(
 ) -> str | None:
     """Say why no device can serve a request; None: one may."""
     devices = discovery.devices(opened)
-    there = {device.address for device in devices}
+    addresses = {device.address for device in devices}
     # A device that is programmed or reset is off the bus for a while.
     if any(
-        van.device not in there
+        van.device not in addresses
         for van in opened.journal.vans()
         if van.state not in (*states.WHOLE, states.ERROR)
     ):

@@ -179,7 +179,7 @@ def device(called: str) -> str:
     """Return a device by its canonical name.
 
     :param called: a PCI address in any spelling, libvirt's name of a PCI
-        function, a path, or another name, of which case does not matter
+        function, a path, or another name, in any case
     """
     if called.startswith('/'):
         return called

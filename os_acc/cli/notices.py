@@ -19,7 +19,7 @@ _FURTHER = 60.0
 class Notice:
     """Says what a command is doing, while it is entered.
 
-    Nothing is said to a stream that is no terminal. An error of the stream
+    Nothing is said to a stream that is not a terminal. An error of the stream
     ends it silently.
 
     :param stream: where to say it

@@ -21,8 +21,8 @@ class Pools(base.Command, listing.Listing):
     """List the pools of the document that os-acc apply has read.
 
     Wanted is the number of regions that shall hold the function and be free
-    now. With --keep, idle regions are programmed first, until each pool has
-    what it wants; a timer calls it so. Without it, nothing is changed.
+    now. With --keep, idle regions are first programmed until each pool has the
+    wanted number: run it from a timer. Without it, nothing is changed.
     """
 
     creates = True
@@ -44,8 +44,8 @@ class Pools(base.Command, listing.Listing):
         parser.add_argument(
             '--keep',
             action='store_true',
-            help='first program idle regions, until each pool has what it '
-            'wants; what somebody uses is not touched',
+            help='first program idle regions until each pool has the wanted '
+            'number; regions in use are not touched',
         )
         return parser
 

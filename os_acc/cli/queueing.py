@@ -3,7 +3,7 @@
 
 Each has a ticket: a file in the lock directory, which it keeps locked. The
 kernel releases the lock of a process that dies, so the others see that its
-ticket counts no more.
+ticket is no longer valid.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Ticket:
             self._write(None)
 
     def is_first(self) -> bool:
-        """Whether no earlier command waits for the same.
+        """Whether no earlier command waits for the same device.
 
         :raises JournalError: if the lock directory cannot be used
         """
@@ -157,8 +157,8 @@ class Ticket:
             if since is not None and time.monotonic() - since > LONG:
                 return False
             return any(
-                theirs == name and set(needed) <= set(traits)
-                for theirs, needed in wants
+                wanted == name and set(needed) <= set(traits)
+                for wanted, needed in wants
                 for name, traits in self._wants
             )
         except (ValueError, KeyError, TypeError):
@@ -223,14 +223,14 @@ class Queue:
         if self._ticket is None:
             yield True
             return
-        told = False
+        announced = False
         while not self._ticket.is_first():
             left = self._deadline - time.monotonic()
             if left <= 0:
                 yield False
                 return
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 tell(f'Waiting for at most {left:.0f} s: {EARLIER}')
             time.sleep(min(PAUSE, left))
         with self._ticket.attempt():

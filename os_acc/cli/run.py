@@ -164,7 +164,7 @@ def variables(
     """Make the variables that describe the devices of a command.
 
     All are set, also those without an item, so that a command does not see
-    those of another os-acc run around it.
+    those of an enclosing os-acc run.
     """
     formats = {
         each.plugin_name: each.guest_config_format

@@ -27,7 +27,7 @@ import wcwidth
 
 _SHORTEST_UUID = 8
 
-# The width of a terminal that does not tell it, and the least that is used.
+# The width of a terminal that does not report it, and the minimum.
 _USUAL = 80
 _LEAST = 20
 
@@ -56,7 +56,7 @@ def width(stream: TextIO, wanted: int = 0, fit: bool = False) -> int | None:
     """Return the width that a table may have, in characters.
 
     :param wanted: what the operator asks for; 0: the width of the terminal
-    :param fit: True: it also counts where the stream is no terminal
+    :param fit: True: it also counts if the stream is not a terminal
     :returns: None if a table may have any width: a program or a file reads it
     """
     if wanted > 0:
@@ -67,7 +67,7 @@ def width(stream: TextIO, wanted: int = 0, fit: bool = False) -> int | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """The width of the terminal of a stream; COLUMNS goes first."""
+    """The width of a stream's terminal; COLUMNS takes precedence."""
     if (wanted := os.environ.get('COLUMNS', '')).isdecimal():
         return max(int(wanted), _LEAST)
     try:
@@ -194,7 +194,7 @@ def cut(line: str, limit: int) -> str:
 def fitted(text: str, stream: TextIO) -> list[str]:
     """Return the lines of a text, as wide as the terminal.
 
-    :param stream: where they will be printed. If it is no terminal, no line
+    :param stream: where they will be printed. If it is not a terminal, no line
         is broken
     """
     lines = text.split('\n')

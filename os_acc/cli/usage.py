@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is said of wrong arguments: one line, and where to look."""
+"""The message for wrong arguments: one line, and where to look."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TEXTS = {
     '--print-empty': 'print the header of an empty table',
     '--sort-column': 'sort the lines by this column; its name in any case, '
     'with _ for a blank; may be repeated, the most important first',
-    '--sort-ascending': 'sort upwards (default)',
-    '--sort-descending': 'sort downwards',
+    '--sort-ascending': 'sort in ascending order (default)',
+    '--sort-descending': 'sort in descending order',
     '--prefix': 'begin the name of each variable with this text',
     '--variable': 'only this variable; may be repeated',
 }

@@ -52,8 +52,8 @@ def seconds(text: str) -> float:
 def may_pass(err: BaseException) -> bool:
     """Whether an error may pass by itself, so that a retry makes sense.
 
-    The device, the journal or a lock is in use, or no device is free. An
-    error of which something is left to undo does not count.
+    The device, the journal or a lock is in use, or no device is free. An error
+    that leaves something to undo does not count.
     """
     if isinstance(err, errors.NoSuchDevice):
         return False
@@ -74,8 +74,8 @@ def retry(
     :param seconds: how long to try again; None: act once
     :param tell: gets a line that says what is waited for, when that changes
     :param prepare: called before each further attempt
-    :param requests: what act asks for. Of the commands of this host that wait
-        for the same, the one that came first acts first
+    :param requests: what act asks for. Of this host's commands that wait for
+        the same device, the one that came first acts first
     :returns: what act returned
     :raises NoSuchDevice: if this host has no device for a request
     :raises Exception: the last error of act
@@ -104,7 +104,7 @@ def _retry(
     :param queue: gives the turns
     """
     pause = _FIRST_PAUSE
-    told = ''
+    last_reason = ''
     tried = False
     while True:
         try:
@@ -118,7 +118,7 @@ def _retry(
                 tried = True
                 return act()
         except exception.ExceptionBase as err:
-            if not told:
+            if not last_reason:
                 # Only here, because most commands need no drivers.
                 from os_acc.cli import missing
 
@@ -127,8 +127,8 @@ def _retry(
             if seconds is None or left <= 0 or not may_pass(err):
                 raise
             reason = _reason(list(errors.causes(err))[-1])
-        if reason != told:
-            told = reason
+        if reason != last_reason:
+            last_reason = reason
             text = f'Waiting for at most {left:.0f} s: {reason}'
             LOG.info(text)
             tell(text)

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a container runtime learns of an accelerator."""
+"""What a container runtime learns about an accelerator."""

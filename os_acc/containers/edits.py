@@ -5,7 +5,7 @@
 A runtime merges the edits of all CDI devices of a container: see Append() in
 pkg/cdi/container-edits.go of
 https://github.com/cncf-tags/container-device-interface. Of two values for one
-variable, and of two mounts on one path, only one is left.
+variable, and of two mounts on one path, only one remains.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 """An attach handle as root reads it: plain values, each of them checked.
 
-An attach handle of os_acc.objects has the same names, so what takes one of
-these takes it, too.
+An attach handle of os_acc.objects has the same names, so code that takes one
+of these takes it, too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def unsupported(kind: str) -> exception.UnsupportedHandle:
 def read(primitive: object) -> Handle:
     """Read the primitive of an attach handle, from a caller.
 
-    :raises InvalidRequest: if it is none, or a value of it is malformed
+    :raises InvalidRequest: if it is not a handle, or a value of it is
+        malformed
     :raises UnsupportedHandle: if no container can use such a handle
     """
     name, data = _parts(primitive)

@@ -68,7 +68,7 @@ def _of_mdev(uuid: str, iommufd: bool) -> list[container_spec.Node]:
 def _of_vfio(
     path: str, device: str, iommufd: bool
 ) -> list[container_spec.Node]:
-    """The files of VFIO for a device.
+    """The VFIO files for a device.
 
     :param path: its directory in sysfs
     """

@@ -107,7 +107,7 @@ def names(parsed: Any, kind: str) -> list[str]:
 
 
 def is_ours(text: str, kind: str, name: str) -> bool:
-    """Whether a file of our name is a spec that os-acc has written."""
+    """Whether a file that has the name of a spec was written by os-acc."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):

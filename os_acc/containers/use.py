@@ -2,7 +2,7 @@
 
 """Which containers have a device, whether a program has opened it or not.
 
-Who is in a container can hide a device file: delete it, move it, mount
+A program in a container can hide a device file: delete it, move it, mount
 something over its directory, leave its root directory. So two things count
 besides the file: what the container's control group allows, and whether the
 container was seen with the device before. Such a container has the device
@@ -31,10 +31,10 @@ class User:
 
     :ivar reason: a clause, such as 'process 4711 (python3) is in a container
         that has /dev/vfio/12'
-    :ivar container: what tells the container from others until the host
-        reboots: its PID namespace with the start time of the first process in
-        it, or its control group if it has no PID namespace of its own; empty
-        if it has neither
+    :ivar container: what distinguishes the container from others until the
+        host reboots: its PID namespace with the start time of the first
+        process in it, or its control group if it has no PID namespace of its
+        own; empty if it has neither
     """
 
     reason: str
@@ -81,7 +81,7 @@ def users_of(
 
 
 class _Scan:
-    """One look at all processes."""
+    """One scan of all processes."""
 
     def __init__(
         self, nodes: Collection[container_spec.Node], seen: Collection[str]
@@ -242,7 +242,7 @@ def _below_link(root: str, path: str) -> bool:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """What tells a directory from others; None if it does not exist."""
+    """What distinguishes a directory from others; None: it does not exist."""
     try:
         found = os.lstat(path)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""os-acc beside OpenStack Cyborg: the calls of its API, and its agent.
+"""os-acc together with OpenStack Cyborg: Cyborg's API, and its agent.
 
 os_acc.kinds.cyborg is something else: the driver that uses Cyborg's own
 drivers.

@@ -34,13 +34,13 @@ class Bound:
     """What is bound on this host.
 
     :ivar arqs: by the name of the deployable and the key of the handle
-    :ivar pending: the deployables of which some handle may be bound
+    :ivar pending: the deployables that may have a bound handle
     :ivar deployables: those of os-acc with ARQs on this host, by name, as
         Cyborg's API shows them
     :ivar started: the UUID of an ARQ that is being bound, by the name of its
         deployable
-    :ivar counts: num_accelerators of each deployable of os-acc that Cyborg
-        has of this host, by name
+    :ivar counts: num_accelerators of each deployable of os-acc that Cyborg has
+        for this host, by name
     """
 
     arqs: dict[tuple[str, str], ARQ]
@@ -87,8 +87,8 @@ def ask(
             "the user in the agent's configuration is not an administrator, "
             'and would not see the ARQs of all projects'
         )
-    # In this order: an ARQ that is bound in between is then no ARQ of an
-    # unknown deployable.
+    # In this order: an ARQ that is bound in between then does not count as one
+    # of an unknown deployable.
     arqs = [each for each in api.arqs() if each.get('hostname') in hosts]
     ours = {
         each.get('rp_uuid'): each
@@ -230,7 +230,7 @@ def _device_of(
 
 
 def _recorded(api: api_module.API, hosts: Collection[str]) -> report.Report:
-    """The devices that Cyborg has of os-acc on this host."""
+    """The devices that Cyborg has recorded for os-acc on this host."""
     made = {}
     for each in api.devices():
         address = report.address_in(each.get('vendor_board_info'))

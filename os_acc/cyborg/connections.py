@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to services of OpenStack, by keystoneauth's adapters.
+"""Connections to OpenStack services, through keystoneauth's adapters.
 
 The package openstacksdk is required: ``pip install os-acc[openstack]``.
 """
@@ -92,7 +92,7 @@ def by_group(service_type: str, conf: Any, group: str) -> adapter.Adapter:
         session = loading.load_session_from_conf_options(
             conf, group, auth=auth
         )
-        # Otherwise it would wait for Keystone for ever.
+        # Otherwise it would wait for Keystone forever.
         session.timeout = session.timeout or _TIMEOUT
         other: dict[str, Any] = {}
         if group == PLACEMENT and service_type != PLACEMENT:

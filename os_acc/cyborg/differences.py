@@ -98,7 +98,7 @@ def compare(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Mine:
+class _BoundARQ:
     """A bound ARQ of this host."""
 
     uuid: str
@@ -125,7 +125,7 @@ class _Comparison:
         self._mine = list(self._read())
         self._by_handle = {arq.handle.identity: arq for arq in self._mine}
 
-    def _read(self) -> Iterator[_Mine]:
+    def _read(self) -> Iterator[_BoundARQ]:
         for uuid, arq in self._arqs.items():
             if arq.get('state') != BOUND or arq.get('hostname') != self._host:
                 continue
@@ -144,7 +144,7 @@ class _Comparison:
             else:
                 handle = request.handle
                 assert handle is not None
-                yield _Mine(request.uuid, request.instance_uuid, handle)
+                yield _BoundARQ(request.uuid, request.instance_uuid, handle)
 
     def differences(self) -> Iterator[Difference]:
         explained: set[str] = set()
@@ -211,7 +211,7 @@ class _Comparison:
             )
         return made
 
-    def _of_arq(self, arq: _Mine) -> Iterator[Difference]:
+    def _of_arq(self, arq: _BoundARQ) -> Iterator[Difference]:
         """Look for who has the handle of a bound ARQ, and for its device."""
         handle = arq.handle.identity
         made = Difference(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of this host's devices Cyborg may give out now."""
+"""Which handles of this host's devices Cyborg may give out now."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Lister:
                 and each.handle.type == kind.name
             ]
             # The agent makes the mediated device at bind, before any VAN has
-            # it. What a selector's VAN has can be given to no ARQ.
+            # it. A device that a selector's VAN has can be given to no ARQ.
             usable = sum(
                 each.holder is None or each.holder in arq_vans
                 for each in there
@@ -218,7 +218,7 @@ class Lister:
     def _traits(
         self, device: objects.Device, wanted: Iterable[str]
     ) -> tuple[str, ...]:
-        """The traits that Placement accepts: one other aborts the report."""
+        """The traits that Placement accepts: any other aborts the report."""
         made = []
         for trait in sorted(wanted):
             if trait in self._known or inventory.CUSTOM.fullmatch(trait):
@@ -238,7 +238,7 @@ class Lister:
 
 
 def device_type(device: objects.Device) -> str:
-    """Give the type that Cyborg has for a device."""
+    """Return the type that Cyborg has for a device."""
     name = device.resource_class
     if name == os_resource_classes.FPGA or device.programming != (
         device_objects.PROGRAMMING_NONE

@@ -120,7 +120,7 @@ def _update(
 
 
 def _function_traits(device: str, function_id: str | None) -> set[str]:
-    """Give the function traits of a device as it is now.
+    """Return the function traits of a device as it is now.
 
     A device may have several functions, one in each region. It may also have
     been programmed again since the hook was called.

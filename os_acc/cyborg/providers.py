@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares Placement with what os-acc's agent driver reports of this host."""
+"""Compares Placement with what os-acc's agent driver reports on this host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ADVICE = (
 def reported(
     api: api_module.API, hosts: Collection[str], host_name: str
 ) -> dict[str, Mapping[str, Any]]:
-    """List what os-acc's agent driver has reported of this host to Cyborg.
+    """List what os-acc's agent driver has reported about this host to Cyborg.
 
     :param hosts: the names that this host may have in Cyborg's devices
     :param host_name: see names.host()
@@ -86,7 +86,7 @@ def compare(
 def _stale(
     placement: client.Client, name: str, arqs: Iterable[Mapping[str, Any]]
 ) -> Iterator[differences.Difference]:
-    """Look at a deployable of which nothing can be given out."""
+    """Look at a deployable that has nothing to give out."""
     uuid = names.provider_uuid(name)
     inventories = placement.inventories(uuid)
     if inventories and not any(_bound_to(uuid, arqs)):

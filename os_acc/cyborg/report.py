@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices of a host, as Cyborg's conductor expects them, in plain data.
 
-Cyborg is not imported here: os_acc.cyborg.agent makes its objects of these.
+Cyborg is not imported here: os_acc.cyborg.agent makes Cyborg's objects from
+these.
 """
 
 from __future__ import annotations
@@ -85,11 +86,11 @@ def dumps(values: Mapping[str, Any]) -> str:
 
 
 def control_path(address: str) -> str:
-    """Give the cpid_info of a device.
+    """Return the cpid_info of a device.
 
     :param address: of the device
     :returns: JSON with domain, bus, device and function, or with the address
-        if the device is no PCI function
+        if the device is not a PCI function
     """
     if pci.is_address(address):
         return dumps(_parts(address))
@@ -97,7 +98,7 @@ def control_path(address: str) -> str:
 
 
 def controlled(info: Mapping[str, Any] | str) -> str:
-    """Give the address of the device of a cpid_info. See control_path().
+    """Return the address of the device of a cpid_info. See control_path().
 
     :param info: the JSON, or its values
     :raises ValueError: if it is not of that form
@@ -138,10 +139,10 @@ def test_handle(name: str) -> Handle:
 
 
 def of_arq(arq: Mapping[str, Any]) -> Handle:
-    """Give the handle of a bound ARQ.
+    """Return the handle of a bound ARQ.
 
     :param arq: as Cyborg's API shows it
-    :raises ValueError: if it is none that os-acc's driver reported
+    :raises ValueError: if os-acc's driver has not reported it
     """
     kind, info = arq.get('attach_handle_type'), arq.get('attach_handle_info')
     try:
@@ -163,7 +164,7 @@ def of_arq(arq: Mapping[str, Any]) -> Handle:
 
 
 def address_in(vendor_board_info: Any) -> str | None:
-    """Give the address of a device that os-acc's driver reported."""
+    """Return the address of a device that os-acc's driver reported."""
     try:
         address = json.loads(vendor_board_info)['address']
     except (KeyError, TypeError, ValueError):

@@ -31,7 +31,7 @@ class Deadline:
     own error, which says more than the error of the operation.
 
     :param seconds: for the whole operation, as given to at_most()
-    :ivar seconds: the same
+    :ivar seconds: as the parameter
     """
 
     _SHARE = 0.9  # of the time, for the steps; the rest for raising the error

@@ -2,9 +2,9 @@
 
 """Does the steps towards the state that a document describes.
 
-The document is written to the journal before the first step, so that what a
-crash, a reboot or a user of a device has kept from being done is done later:
-see again().
+The document is written to the journal before the first step, so that a step
+that a crash, a reboot or a user of a device has prevented is done later: see
+again().
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from os_acc.objects import report as results
 
 LOG = logging.getLogger(__name__)
 
-# The parts of which os-acc undoes what the document has no more.
+# The parts for which os-acc undoes what the document no longer has.
 _AHEAD = (vgpus.PART, work_queues.PART, mdevs.PART)
 
 
@@ -84,7 +84,7 @@ def check(
         offered.find(host.conf, document),
         _steps(host, document, host.journal.desired()),
     )
-    return objects.ApplyReport(steps=[_would(each) for each in found])
+    return objects.ApplyReport(steps=[_preview(each) for each in found])
 
 
 def again(host: host_module.Host) -> objects.ApplyReport | None:
@@ -92,10 +92,10 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
 
     It is for initialize(), and for os_acc.apply_again(): after a reboot, after
     a crash, and if something was in the way. Nothing is raised, because a
-    service must be able to start. What has failed in this process is left, so
-    that a device is not programmed in vain every minute.
+    service must be able to start. A step that has failed in this process is
+    not repeated, so that a device is not programmed in vain every minute.
 
-    :returns: None: there was nothing to do, or another process is at it
+    :returns: None: there was nothing to do, or another process is doing it
     """
     try:
         if _unsettled(host) is None:
@@ -143,9 +143,9 @@ def _finish(
     for step in _steps(host, document, before, callback):
         known = host.failed_steps.get((step.part, step.name, step.after))
         if known is None or step.act is None:
-            done.append(_tried(host, step))
+            done.append(_attempt(host, step))
         else:
-            done.append(_told(step, results.FAILED, known))
+            done.append(_report_of(step, results.FAILED, known))
     made = objects.ApplyReport(steps=done)
     left = {
         part: [
@@ -156,8 +156,11 @@ def _finish(
         ]
         for part in _AHEAD
     }
-    if results.IN_THE_WAY not in made.results():
-        host.journal.save_desired(_row(document, sysfs.boot_id(), left))
+    waits = results.IN_THE_WAY in made.results()
+    row = _row(document, None if waits else sysfs.boot_id(), left)
+    # What was let go is not let go again.
+    if row != host.journal.desired():
+        host.journal.save_desired(row)
     return made
 
 
@@ -197,7 +200,7 @@ def _row(
 ) -> rows.Desired:
     """Make the row of the journal.
 
-    :param let_go: devices that the document may have no more, by their part
+    :param let_go: devices that the document may no longer have, by their part
     """
     made = document.as_object()
     own = rows.Desired(json.dumps(made))
@@ -212,36 +215,36 @@ def _row(
 
 def _do(step: steps.Step) -> objects.ApplyStep:
     if step.act is None:
-        return _told(step, results.UNCHANGED)
+        return _report_of(step, results.UNCHANGED)
     if step.act() is False:
-        return _told(step, results.UNCHANGED)
+        return _report_of(step, results.UNCHANGED)
     LOG.info('Applied: %s %s: %s', step.part, step.name, step.after)
-    return _told(step, results.CHANGED)
+    return _report_of(step, results.CHANGED)
 
 
-def _tried(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
-    """Do a step. What it raises does not stop the others."""
+def _attempt(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
+    """Do a step. Its error does not stop the others."""
     try:
         return _do(step)
     except steps.IN_THE_WAY as err:
-        return _told(step, results.IN_THE_WAY, exception.describe(err))
+        return _report_of(step, results.IN_THE_WAY, exception.describe(err))
     except exception.ExceptionBase as err:
         why = exception.describe(err)
         LOG.error('%s %s: %s', step.part, step.name, why)
         host.failed_steps[step.part, step.name, step.after] = why
-        return _told(step, results.FAILED, why)
+        return _report_of(step, results.FAILED, why)
 
 
-def _would(step: steps.Step) -> objects.ApplyStep:
+def _preview(step: steps.Step) -> objects.ApplyStep:
     if step.act is None:
-        return _told(step, results.UNCHANGED)
+        return _report_of(step, results.UNCHANGED)
     if step.fault is not None:
-        return _told(step, results.FAILED, step.fault)
+        return _report_of(step, results.FAILED, step.fault)
     users = '; '.join(step.users()) or None
-    return _told(step, results.WOULD_CHANGE, users)
+    return _report_of(step, results.WOULD_CHANGE, users)
 
 
-def _told(
+def _report_of(
     step: steps.Step, result: str, reason: str | None = None
 ) -> objects.ApplyStep:
     return objects.ApplyStep(

@@ -67,14 +67,14 @@ class Pool:
     :ivar resource_class: of the devices; None: any
     :ivar traits: that the devices have
     :ivar bitstream: as for os_acc.program_device()
-    :ivar min_free: so many regions with a free handle shall hold it; None: 1,
+    :ivar min_free: how many regions with a free handle shall hold it; None: 1,
         or 0 if on_demand
-    :ivar max: at most so many regions hold it because of the pool; None: all
-    :ivar on_demand: one more rule: a region is free while it is requested and
-        not found
-    :ivar hours: from when to when regions are programmed, in local time, such
+    :ivar max: how many regions may hold it because of the pool; None: all
+    :ivar on_demand: at least one region shall be free while requests for it
+        find none
+    :ivar hours: the hours in which regions are programmed, in local time, such
         as '22-6'; None: always
-    :ivar per_hour: the most programmings within an hour
+    :ivar per_hour: how often regions may be programmed within an hour
     :ivar after: KEEP or CLEAR, of programming.kept; None: as the driver's
         option says
     """
@@ -116,7 +116,7 @@ class Document:
     :ivar reserved: the devices that only some requests get
     :ivar vgpus: the VFs that have their vGPU type ahead of time
     :ivar work_queues: the devices whose work queues are set up ahead of time
-    :ivar mdevs: the mediated devices that are there ahead of time
+    :ivar mdevs: the mediated devices that exist ahead of time
     :ivar pools: the functions that some regions shall hold
     """
 
@@ -151,7 +151,7 @@ def written(
     functions: Sequence[dict[str, Any]],
     **others: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Make a document of its parts.
+    """Make a document from its parts.
 
     :param others: the parts that are left out if they are empty
     """
@@ -229,7 +229,7 @@ def read(
 ) -> Document:
     """Check a document that was read already.
 
-    :param place: says where a key stands, for the errors
+    :param place: says where a key is, for the errors
     :raises InvalidRequest: if it is wrong; the error names place, key and
         value, and what was expected
     """
@@ -239,8 +239,9 @@ def read(
         try:
             specs += device_spec.parse(json.dumps(item))
         except exception.InvalidRequest as err:
-            field = err.kwargs['field']
-            keys = ['offered', number, *([field] if field in item else [])]
+            # Such as vf_settings.vlan.
+            field = err.kwargs['field'].split('.')
+            keys = ['offered', number, *(field if field[0] in item else [])]
             raise schemas.at(err, keys, place) from err
     functions = []
     for number, item in enumerate(found.get('functions', ())):
@@ -346,7 +347,7 @@ def _checked_pool(
 
 
 def _joined(parts: Sequence[Document]) -> Document:
-    """Make one document of several."""
+    """Make one document from several."""
     return Document(
         *(
             [each for part in parts for each in getattr(part, field.name)]
@@ -356,7 +357,7 @@ def _joined(parts: Sequence[Document]) -> Document:
 
 
 def _check_once(document: Document, place: schemas.Place) -> Document:
-    """Check that no device is there twice in one part, and no function."""
+    """Check that no device, and no function, occurs twice in one part."""
     pools = [forms.function_id(each.function) for each in document.pools]
     for part, found, what in (
         ('functions', [each.label for each in document.functions], 'region'),

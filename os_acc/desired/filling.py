@@ -2,8 +2,8 @@
 
 """Which region a pool programs next. This module touches nothing.
 
-A programming always makes one pool's lack smaller, and never makes another
-pool lack something. So without a change from outside, it comes to an end.
+Each programming reduces the shortage of one pool, and never causes one in
+another pool. So without a change from outside, it comes to an end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Region:
 class State:
     """A pool and what it has.
 
-    :ivar wanted: so many regions with a free handle shall hold the function
+    :ivar wanted: how many regions with a free handle shall hold the function
     :ivar acts: whether it may program now
     :ivar held: the regions that hold the function
     :ivar failed: how many regions its programming has left without a function
@@ -74,7 +74,7 @@ class State:
 
 
 def serves(pool: documents.Pool, region: Region) -> bool:
-    """Whether a region is one that a pool is about."""
+    """Whether a pool may use a region."""
     return (
         pool.resource_class in (None, region.resource_class)
         and frozenset(pool.traits) <= region.traits
@@ -105,8 +105,7 @@ def find(
 
     A pool comes before those after it in the document. It takes an empty
     region first, then one whose function no pool keeps, then one that another
-    pool has beyond what it wants. Of these, it takes one that few pools can
-    use.
+    pool does not need. Of these, it takes one that few pools can use.
 
     :returns: None: nothing is to be done, or nothing can be done now
     """

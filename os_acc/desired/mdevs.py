@@ -50,11 +50,14 @@ def find(
     earlier = before.devices_of(PART) if before is not None else []
     done = earlier if before and before.settled == sysfs.boot_id() else []
     wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
-    those = dict.fromkeys([*wanted, *earlier])
+    # First what goes: it may take the room of what comes.
+    gone = [name for name in earlier if name not in wanted]
+    those = dict.fromkeys([*gone, *wanted])
     if not those:
         return
     specs = offered.specs_after(host.conf, document)
     missing: collections.Counter[tuple[str, str]] = collections.Counter()
+    freed = {handles.of_name(name).parent for name in gone}
     for name in those:
         device = handles.of_name(name)
         there = mdev.find(device.uuid) == device
@@ -69,24 +72,26 @@ def find(
         else:
             error = None
             if not there:
-                error = _obstacle(host, specs, device)
                 missing[device.parent, device.type] += 1
-                if error is None:
-                    error = _lack(device, missing[device.parent, device.type])
+                number = missing[device.parent, device.type]
+                if device.parent in freed:
+                    number = 0
+                error = _obstacle(host, specs, device, number)
             keep = functools.partial(_keep, host, device)
             yield steps.tried(PART, name, now, _THERE, keep, error)
 
 
-def _lack(device: mdev.Mdev, number: int) -> exception.ExceptionBase | None:
-    """Say that a parent has no room for as many devices of a type."""
-    kind = mdev_types.type_of(device.parent, device.type)
-    return mdev.exhausted(device) if kind.available < number else None
-
-
 def _obstacle(
-    host: host_module.Host, specs: device_spec.Specs, device: mdev.Mdev
+    host: host_module.Host,
+    specs: device_spec.Specs,
+    device: mdev.Mdev,
+    number: int = 1,
 ) -> exception.ExceptionBase | None:
-    """Why a device cannot be made now, as far as that is seen."""
+    """Why a device cannot be made now, as far as that is seen.
+
+    :param number: of its type, for so many devices room is needed; 0: it is
+        unknown how much there will be
+    """
     try:
         spec = specs.check_mdev(device.parent, device.type)
         holders = allocated.Holders(
@@ -99,7 +104,11 @@ def _obstacle(
             function = pci.get(device.parent)
             for each in availability.unhealthy_obstacles(function, holders):
                 return each.error()
-        handles.check_room(device, spec.max_instances)
+        if number:
+            handles.check_room(device, spec.max_instances)
+            kind = mdev_types.type_of(device.parent, device.type)
+            if kind.available < number:
+                return mdev.exhausted(device)
     except exception.ExceptionBase as err:
         return err
     return None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Where a key stands in a text of JSON or YAML."""
+"""Where a key is in a text of JSON or YAML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:
-    """Find the line of a key, or of the last one around it that is there.
+    """Find the line of a key, or of the innermost key around it that exists.
 
     :param keys: keys of objects, and numbers of items of lists
     :returns: from 1 on; None if the text cannot be read as YAML

@@ -2,9 +2,10 @@
 
 """Pools: the functions that are programmed before they are requested.
 
-keep() programs idle regions until each pool has what it wants; filling says
-which. A service or a timer calls it. A region that was programmed lately
-rests, so that a load that changes fast does not make it change as fast.
+keep() programs idle regions until each pool has the wanted number of them;
+filling says which. A service or a timer calls it. A region that was programmed
+recently is left alone for a while, so that it does not follow each change of
+the load.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ PART = 'pools'
 #: a programming that has failed.
 REST = 300
 
-#: A pool stops when its programming has failed in so many regions: a bitstream
-#: that is wrong would spoil one device after the other. The second failure
-#: tells that it is not the device.
+#: A pool stops when its programming has failed in this many regions: a
+#: bitstream that is wrong would spoil one device after the other. The second
+#: failure shows that it is not the device.
 MOST_FAILED = 2
 
 #: Seconds for which a demand counts.
@@ -57,7 +58,7 @@ def keep(
     callback: progress.Callback | None = None,
     now: datetime.datetime | None = None,
 ) -> objects.ApplyReport:
-    """Program idle regions until each pool has what it wants.
+    """Program idle regions until each pool has the wanted number.
 
     See os_acc.keep_pools.
 
@@ -108,7 +109,7 @@ def _keep_one(
 def states(
     host: host_module.Host, now: datetime.datetime | None = None
 ) -> list[filling.State]:
-    """Say what each pool has, and what it wants. This changes nothing."""
+    """Say what each pool has and wants. This changes nothing."""
     document = documents.stored(host.journal.desired())
     return _states(host, document, _regions(host, document, now), now)
 
@@ -247,7 +248,7 @@ def _regions(
     for device in devices:
         if device.health != device_objects.OK or not device.functions:
             continue
-        late = _is_late(host, device.address)
+        late = _needs_power_cycle(host, device.address)
         for region, function in device.functions.items():
             name = f'{device.address} {region}'.strip()
             handles = [
@@ -302,7 +303,7 @@ def _resting(
     ]
 
 
-def _is_late(host: host_module.Host, address: str) -> bool:
+def _needs_power_cycle(host: host_module.Host, address: str) -> bool:
     """Whether a device has a function only after the host was switched off."""
     function = pci.find(address) if pci.is_address(address) else None
     if function is None:

@@ -30,7 +30,7 @@ def read(
     """Check and normalise the items of a document.
 
     :param items: as the schema says
-    :param place: says where a key stands, for the errors
+    :param place: says where a key is, for the errors
     :raises InvalidRequest: if a value is wrong
     """
     found = []
@@ -49,11 +49,11 @@ def read(
     return found
 
 
-def written(those: Sequence[reserved.Reserved]) -> list[dict[str, Any]]:
+def written(found: Sequence[reserved.Reserved]) -> list[dict[str, Any]]:
     """Write them as read() reads them."""
     return [
         {k: v for k, v in dataclasses.asdict(each).items() if v}
-        for each in those
+        for each in found
     ]
 
 

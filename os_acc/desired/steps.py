@@ -12,8 +12,8 @@ from os_acc import exception
 #: The name of the lock on the document, and on what makes devices as it says.
 LOCK = 'all, to apply a document'
 
-#: What a step raises if somebody is in the way. Another process that holds the
-#: lock of a device will have ended, too.
+#: What a step raises if somebody is in the way. That may pass: another process
+#: that holds the lock of a device ends, too.
 IN_THE_WAY = (
     exception.DeviceBusy,
     exception.DeviceInUseByHost,
@@ -32,8 +32,8 @@ class Step:
 
     :ivar part: of the document, such as vfs
     :ivar name: what it changes
-    :ivar before: what is there now
-    :ivar after: what shall be there
+    :ivar before: the present state
+    :ivar after: the desired state
     :ivar act: does it; None: there is nothing to do. It returns False if it
         has found that nothing is to be done. It raises DeviceBusy or
         DeviceInUseByHost if somebody is in the way, before it touches anything
@@ -59,7 +59,7 @@ def tried(
     act: Callable[[], object],
     error: exception.ExceptionBase | None,
 ) -> Step:
-    """Make a step of which it is known whether it would fail now.
+    """Make a step for which it is known whether it would fail now.
 
     :param error: what it would raise; None: nothing is known
     """

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import functools
 import logging
+from typing import Any
 
 from os_acc import exception
 from os_acc import health
@@ -38,29 +39,33 @@ def find(
     wanted = _wanted(offered.specs_after(host.conf, document), document)
     kept = host.journal.kept_vfs()
     for pf in sorted(wanted.keys() | kept.keys()):
-        now, number, there = kept.get(pf), wanted.get(pf), sriov.count(pf)
-        before = _text(there, now is not None)
+        now, spec, there = kept.get(pf), wanted.get(pf), sriov.count(pf)
+        had = _set_up(host, pf)
+        before = _text(there, had, now is not None)
         users = functools.partial(_users, host, pf)
-        if number is None:
+        if spec is None or spec.num_vfs is None:
             act = functools.partial(_let_go, host, pf)
             yield steps.Step(PART, pf, before, 'not kept', act, users)
-        elif there == number and now is not None:
+            continue
+        after = _settings(spec)
+        same = there == spec.num_vfs and had == after
+        if same and now is not None:
             yield steps.Step(PART, pf, before, before)
-        else:
-            yield steps.Step(
-                PART,
-                pf,
-                before,
-                _text(number, True),
-                functools.partial(_keep, host, pf, now, number),
-                users if there not in (0, number) else steps.nobody,
-            )
+            continue
+        yield steps.Step(
+            PART,
+            pf,
+            before,
+            _text(spec.num_vfs, after, True),
+            functools.partial(_keep, host, pf, now, spec.num_vfs, after),
+            steps.nobody if same or not there else users,
+        )
 
 
 def _wanted(
     specs: device_spec.Specs, document: documents.Document
-) -> dict[str, int]:
-    """How many VFs each PF shall have that the document offers."""
+) -> dict[str, device_spec.Spec]:
+    """The entry of each PF that shall have VFs by the document."""
     found = {}
     for function in pci_scan.functions():
         spec = specs.find(function) if function.is_pf else None
@@ -69,25 +74,61 @@ def _wanted(
             and spec.num_vfs is not None
             and offered.without_source(spec) in document.specs
         ):
-            found[function.address] = spec.num_vfs
+            found[function.address] = spec
     return found
 
 
-def _text(number: int, kept: bool) -> str:
-    return f'{number} VFs{", kept" if kept else ""}'
+def _settings(spec: device_spec.Spec) -> list[dict[str, Any]]:
+    """What each VF of a PF shall have while it serves no port."""
+    if spec.vf_settings is None:
+        return []
+    return [spec.vf_settings.of_vf(n) for n in range(spec.num_vfs or 0)]
+
+
+def _set_up(host: host_module.Host, pf: str) -> list[dict[str, Any]]:
+    """What os-acc has set for the VFs of a PF, as _settings()."""
+    from os_acc.privileged.pci import vfs as privileged
+
+    function = pci.find(pf)
+    if (
+        function is None
+        or function.base_class != pci.CLASS_NETWORK
+        or not sriov.count(pf)
+    ):
+        return []
+    with host.acting_for():
+        return privileged.settings_of_vfs(pf)
+
+
+def _text(number: int, settings: list[dict[str, Any]], kept: bool) -> str:
+    text = f'{number} VFs{", kept" if kept else ""}'
+    if not settings:
+        return text
+    names = sorted({name for each in settings for name in each})
+    said = []
+    for name in names:
+        values = [each.get(name) for each in settings]
+        same = values.count(values[0]) == len(values)
+        said.append(f'{name} {values[0] if same else values}')
+    return f'{text}, with {", ".join(said)}'
 
 
 def _keep(
-    host: host_module.Host, pf: str, before: int | None, number: int
+    host: host_module.Host,
+    pf: str,
+    before: int | None,
+    number: int,
+    settings: list[dict[str, Any]],
 ) -> None:
     """Give a PF its VFs, and keep them.
 
     :param before: how many it has kept so far, as Journal.keep_vfs()
+    :param settings: as _settings()
     """
     with host.locks.device(pf):
         # Also after an earlier step that was interrupted.
         there = sriov.count(pf)
-        if there == number:
+        if there == number and _set_up(host, pf) == settings:
             host.journal.keep_vfs(pf, _made(host, pf))
             return
         _check(host, pf, there)

@@ -8,6 +8,7 @@ leaves the type there, as it leaves one that an operator has set.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import functools
@@ -42,40 +43,51 @@ def find(
 
     :param earlier: the VFs of the earlier document
     """
-    those = sorted({*document.vgpus, *earlier})
-    if not those:
+    known, wanted = {*earlier}, sorted(document.vgpus)
+    # First what goes: a card may have vGPUs of one size only.
+    for vf in sorted(known - {*wanted}):
+        now = vgpu.current(vf)
+        users = functools.partial(_users, host, vf)
+        # The type that is set for a VAN goes with it.
+        if not now or _users(host, vf, preset=False):
+            yield steps.Step(PART, vf, _text(now), _text(now))
+            continue
+        act = functools.partial(_clear, host, vf)
+        yield steps.Step(PART, vf, _text(now), _NONE, act, users)
+    if not wanted:
         return
     specs = offered.specs_after(host.conf, document)
-    for vf in those:
+    for vf in wanted:
         now = vgpu.current(vf)
-        before = f'vGPU type {now}' if now else _NONE
-        if vf not in document.vgpus:
-            users = functools.partial(_users, host, vf)
-            act = functools.partial(_clear, host, vf) if now else None
-            yield steps.Step(PART, vf, before, _NONE, act, users)
+        right = bool(now) and _wanted(specs, vf) == now
+        other = bool(now) and not right
+        users = functools.partial(_users, host, vf, preset=other)
+        if right and not users():
+            yield steps.Step(PART, vf, _text(now), _text(now))
             continue
-        # The type that is set for a VAN goes with it.
-        users = functools.partial(_users, host, vf, preset=False)
-        if _is_right(specs, vf, now) and not users():
-            yield steps.Step(PART, vf, before, before)
-            continue
-        act = functools.partial(_set, host, vf)
-        yield steps.Step(PART, vf, before, 'the type of its entry', act, users)
+        change = functools.partial(_set, host, vf, known)
+        after = 'the type of its entry'
+        yield steps.Step(PART, vf, _text(now), after, change, users)
 
 
-def _is_right(specs: device_spec.Specs, vf: str, now: int | None) -> bool:
-    """Whether a VF has the type of its entry."""
+def _text(number: int | None) -> str:
+    return f'vGPU type {number}' if number else _NONE
+
+
+def _wanted(specs: device_spec.Specs, vf: str) -> int | None:
+    """The id of the type of a VF's entry; None: it has none, or an unknown."""
     function = pci.find(vf)
     spec = None if function is None else specs.find(function)
-    if function is None or spec is None or not now or not spec.vgpu_type:
-        return False
+    if function is None or spec is None or not spec.vgpu_type:
+        return None
     card = vgpu_cards.Card.read(pci.get(function.parent))
-    return card.number_of(spec.vgpu_type) == now
+    return card.number_of(spec.vgpu_type)
 
 
-def _set(host: host_module.Host, vf: str) -> None:
+def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
     """Set the type of a VF that nobody has.
 
+    :param earlier: the VFs of the earlier document
     :raises DeviceBusy, DeviceError, DeviceNotFound: if that is impossible
     """
     from os_acc.privileged.mdev import devices as privileged
@@ -84,6 +96,10 @@ def _set(host: host_module.Host, vf: str) -> None:
     spec = device_spec.load(host.conf).check(function)
     with host.locks.device(function.parent):
         _refuse(vf, _users(host, vf, preset=False))
+        card = vgpu_cards.Card.read(pci.get(function.parent))
+        for each, now in card.current.items():
+            if now and each in earlier:
+                _make_room(host, each, now)
         card = vgpu_cards.Card.read(pci.get(function.parent))
         holders = allocated.Holders(
             host.journal.handles(), unhealthy=health.View(host.journal)
@@ -99,24 +115,47 @@ def _set(host: host_module.Host, vf: str) -> None:
             )
 
 
-def _clear(host: host_module.Host, vf: str) -> None:
-    """Clear the type of a VF that os-acc has set ahead of time."""
-    from os_acc.privileged.mdev import devices as privileged
+def _clear(host: host_module.Host, vf: str) -> bool:
+    """Clear the type of a VF that os-acc has set ahead of time.
 
+    :returns: False: it has none, or keeps it
+    """
     with host.locks.device(pci.get(vf).parent):
         _refuse(vf, _users(host, vf))
         number = vgpu.current(vf)
-        if not number:
-            return
-        with host.acting_for():
-            done = privileged.clear_vgpu_type(
-                vf,
-                number,
-                host.conf.os_acc.release_timeout,
-                host.conf.os_acc.device_timeout,
-            )
+        return number is not None and _clear_type(host, vf, number)
+
+
+def _make_room(host: host_module.Host, vf: str, now: int) -> None:
+    """Clear a type that is not that of the VF's entry any more.
+
+    A card may have vGPUs of one size only: so all of them go before the first
+    of the new type is set.
+    """
+    wanted = _wanted(device_spec.load(host.conf), vf)
+    if wanted not in (None, now) and not _users(host, vf):
+        _clear_type(host, vf, now)
+
+
+def _clear_type(host: host_module.Host, vf: str, number: int) -> bool:
+    """Clear the type of a VF. The lock of its card is held.
+
+    :returns: False: it has none, or others have set it, and it stays
+    """
+    from os_acc.privileged.mdev import devices as privileged
+
+    if number == vgpu.NONE:
+        return False
+    with host.acting_for():
+        done = privileged.clear_vgpu_type(
+            vf,
+            number,
+            host.conf.os_acc.release_timeout,
+            host.conf.os_acc.device_timeout,
+        )
     if not done:
         LOG.warning('VF %s keeps vGPU type %d: others have set it', vf, number)
+    return done
 
 
 def _users(host: host_module.Host, vf: str, preset: bool = True) -> list[str]:

@@ -16,7 +16,7 @@ from os_acc.kernel import pci
 
 @dataclasses.dataclass(frozen=True)
 class Mdevs:
-    """Mediated devices that are there before an instance requests one.
+    """Mediated devices that exist before an instance requests one.
 
     :ivar device: the name of their parent
     :ivar type: the name of their type
@@ -36,7 +36,7 @@ def read(items: Sequence[dict[str, Any]], place: schemas.Place) -> list[Mdevs]:
     """Check and normalise the names of parents and types.
 
     :param items: as the schema says
-    :param place: says where a key stands, for the errors
+    :param place: says where a key is, for the errors
     :raises InvalidRequest: if a name is wrong
     """
     made = []

@@ -3,9 +3,10 @@
 """The work queues that are set up before an instance requests one.
 
 The entry of device_spec says how. Without a document, os-acc sets up a device
-of Intel DSA or IAA for its first VAN and disables it with the last one. One of
-a document is set up before, and stays enabled. Root's record says so. It does
-not survive a reboot, nor does the device: the document is applied again then.
+of Intel DSA or IAA for its first VAN and disables it with the last one. A
+device of a document is set up before, and stays enabled: root's record says
+so. The record does not survive a reboot, nor does the setup: the document is
+applied again then.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def find(
     """
     earlier = set(before.devices_of(PART)) if before is not None else set()
     done = earlier if before and before.settled == sysfs.boot_id() else set()
-    those = sorted({*document.work_queues, *earlier})
-    if not those:
+    addresses = sorted({*document.work_queues, *earlier})
+    if not addresses:
         return
     specs = offered.specs_after(host.conf, document)
-    for address in those:
+    for address in addresses:
         device = idxd.find(address)
         now = _text(device)
         if address not in document.work_queues:
@@ -117,7 +118,7 @@ def _in_the_way(
     layout: rules.Layout | None,
     set_up: bool,
 ) -> exception.ExceptionBase | None:
-    """Why a device cannot be set up now, as far as that is seen.
+    """Why a device cannot be set up now, as far as is known.
 
     :param set_up: whether a document has named it before
     """
@@ -127,8 +128,10 @@ def _in_the_way(
         return err
     holders = _holders(host)
     device, settings = idxd.find(address), _settings(specs, address)
-    ours = set_up or report.has_queues(address, holders)
-    for obstacle in _obstacles(function, device, settings, ours, holders):
+    set_up_by_os_acc = set_up or report.has_queues(address, holders)
+    for obstacle in _obstacles(
+        function, device, settings, set_up_by_os_acc, holders
+    ):
         return obstacle.error()
     if device is None or (layout is not None and rules.has(device, layout)):
         return None
@@ -148,14 +151,16 @@ def _obstacles(
     function: pci.Function,
     device: idxd.Device | None,
     settings: entry.Queues | None,
-    ours: bool,
+    set_up_by_os_acc: bool,
     holders: allocated.Holders,
 ) -> Iterator[availability.Obstacle]:
     about = f'PCI function {function.address}'
     yield from availability.part_obstacles(function.address, about, holders)
     yield from availability.unhealthy_obstacles(function, holders)
     given = report.files_given(device, holders)
-    yield from rules.obstacles(function, device, settings, ours, given)
+    yield from rules.obstacles(
+        function, device, settings, set_up_by_os_acc, given
+    )
     if device is None or settings is None:
         return
     if (reason := rules.shortage(device, settings)) is not None:
@@ -186,12 +191,15 @@ def _keep(host: host_module.Host, address: str) -> bool:
             return privileged.keep(address, host.conf.os_acc.device_timeout)
 
 
-def _let_go(host: host_module.Host, address: str) -> None:
-    """Let a device be disabled with its last VAN; now, if it has none."""
+def _let_go(host: host_module.Host, address: str) -> bool:
+    """Let a device be disabled with its last VAN; now, if it has none.
+
+    :returns: False: that was done before, or the device has gone
+    """
     from os_acc.privileged.idxd import devices as privileged
 
     with host.locks.device(address):
         if pci.find(address) is None:
-            return
+            return False
         with host.acting_for():
-            privileged.let_go(address, host.conf.os_acc.device_timeout)
+            return privileged.let_go(address, host.conf.os_acc.device_timeout)

@@ -2,8 +2,8 @@
 
 """The earlier place of four modules, for drivers of other distributions.
 
-``from os_acc.devices import sysfs`` goes on working, with a
-DeprecationWarning that names the module's place of today.
+``from os_acc.devices import sysfs`` still works, with a DeprecationWarning
+that names the module's present place.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def findings(
 
 
 def ignored(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Yield a finding for each line that sets what os-acc does not have."""
+    """Yield a finding for each line that sets an unknown option."""
     for each in opts.unknown(host.conf, host.extensions.options()):
         yield finding.Finding(
             'configuration',

@@ -96,7 +96,7 @@ def _denied(
         f'it was written to deny {spec.was}, and {now or "no device"} is at '
         f'{address} now{where if offered else ""}',
         'find out where the device is now, deny it there, and run os-acc '
-        f'device allow {address} if what is there may be offered',
+        f'device allow {address} if the present device may be offered',
     )
 
 

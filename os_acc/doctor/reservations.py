@@ -17,11 +17,11 @@ SUBJECT = 'reserved devices'
 
 
 def findings(host: host_module.Host) -> Iterator[finding.Finding]:
-    """Say for whom each device is, and whether the device is there."""
+    """Report who may have each device, and whether this host has it."""
     try:
-        those = reserved.read(host.journal)
+        reservations = reserved.read(host.journal)
     except exception.JournalError:
-        return  # The module state tells it.
+        return  # The module state reports it.
     except exception.InvalidRequest as err:
         yield finding.Finding(
             SUBJECT,
@@ -30,20 +30,20 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             'run os-acc apply again',
         )
         return
-    if not those:
+    if not reservations:
         return
     try:
         devices = discovery.devices(host)
     except exception.DiscoveryFailed as err:
         devices = list(err.devices)
-    there = {
+    places = {
         (address, region)
         for device in devices
         for address, region in _places(device)
     }
-    for each in those:
+    for each in reservations:
         subject = f'reserved device {each.label}'
-        if any(each.is_about({address}, region) for address, region in there):
+        if any(each.is_about({address}, region) for address, region in places):
             yield finding.Finding(subject, finding.OK, each.text)
         else:
             yield finding.Finding(

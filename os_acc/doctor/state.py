@@ -117,7 +117,7 @@ def _vans(
 def _host_services(
     entries: list[journal.Entry],
 ) -> Iterator[finding.Finding]:
-    """Report what services of the host itself have."""
+    """Report the devices that services of the host itself have."""
     found: dict[str, list[str]] = {}
     for entry in entries:
         if (name := entry.instance_info.host_service) is not None:

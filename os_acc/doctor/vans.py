@@ -25,7 +25,7 @@ def findings(
         yield from _hardware(host, entry)
 
 
-def _found(
+def _finding(
     entry: journal.Entry, verdict: str, text: str, advice: str
 ) -> finding.Finding:
     return finding.Finding(
@@ -46,7 +46,7 @@ def _extensions(
         ('plugin', van.plugin, host.extensions.plugins),
     ):
         if name not in loaded:
-            yield _found(
+            yield _finding(
                 entry,
                 finding.ERROR,
                 f'its {kind} {name!r} is not loaded, so it cannot be released',
@@ -59,7 +59,7 @@ def _state(entry: journal.Entry) -> Iterator[finding.Finding]:
     """Report a VAN that is half done, or from before a reboot."""
     van = entry.van
     if van.state == states.ERROR:
-        yield _found(
+        yield _finding(
             entry,
             finding.ERROR,
             str(van.error),
@@ -67,21 +67,21 @@ def _state(entry: journal.Entry) -> Iterator[finding.Finding]:
             f'{entry.called}',
         )
     elif van.state in states.MOVING:
-        yield _found(
+        yield _finding(
             entry,
             finding.WARNING,
             f'it is {van.state}, by migration {van.migration_uuid}',
             'if the migration has ended, see os-acc migration list',
         )
     elif van.state != states.PLUGGED:
-        yield _found(
+        yield _finding(
             entry,
             finding.WARNING,
             f'its state is {van.state}',
             'if no service is working on this VAN now, run os-acc recover',
         )
     elif van.boot_id != sysfs.boot_id():
-        yield _found(
+        yield _finding(
             entry,
             finding.WARNING,
             'the host was rebooted after the VAN was prepared',
@@ -97,7 +97,7 @@ def _hardware(
     driver = host.extensions.drivers.get(van.driver)
     plugin = host.extensions.plugins.get(van.plugin)
     if van.handle is None:
-        yield _found(
+        yield _finding(
             entry,
             finding.ERROR,
             'it is plugged, but has no attach handle',
@@ -112,7 +112,7 @@ def _hardware(
         if plugin is not None:
             plan.check_handle(van.handle, plan.takes(plugin))
         if driver is not None and not driver.is_intact(van):
-            yield _found(
+            yield _finding(
                 entry,
                 finding.ERROR,
                 f'{van.handle.identity} is not as driver {van.driver!r} has '
@@ -121,7 +121,7 @@ def _hardware(
                 again,
             )
         elif plugin is not None and not plugin.is_intact(van):
-            yield _found(
+            yield _finding(
                 entry,
                 finding.ERROR,
                 f'what plugin {van.plugin!r} has left on the host for it is '
@@ -129,14 +129,14 @@ def _hardware(
                 again,
             )
     except exception.UnsupportedHandle as err:
-        yield _found(
+        yield _finding(
             entry,
             finding.ERROR,
             str(err),
             f'install the version of plugin {van.plugin} that plugged it',
         )
     except Exception as err:
-        yield _found(
+        yield _finding(
             entry,
             finding.ERROR,
             f'its hardware cannot be examined: {exception.describe(err)}',

@@ -31,25 +31,25 @@ CONF = cfg.CONF
 
 
 def holders(
-    by: driver.DriverBase, van: objects.VAN | None = None
+    driver: driver.DriverBase, van: objects.VAN | None = None
 ) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
-    :param by: a driver, which is connected to the journal
+    :param driver: a driver, which is connected to the journal
     :param van: the VAN that wants something; None: any
     """
-    those = by.handles()
+    rows = driver.handles()
     found = allocated.Holders(
-        those,
+        rows,
         {
             each.address: f'{each.reason} (since {each.since[:19]})'
-            for each in by.journal.reservations()
+            for each in driver.journal.reservations()
         },
-        health.View(by.journal),
-        [each.device for each in by.journal.programs()],
-        lambda: given_files.claimed(by.journal, those, _specs()),
+        health.View(driver.journal),
+        [each.device for each in driver.journal.programs()],
+        lambda: given_files.claimed(driver.journal, rows, _specs()),
         _specs,
-        lambda: by.journal.devices_of('work_queues'),
+        lambda: driver.journal.devices_of('work_queues'),
         many=van is None,
     )
     if van is None:
@@ -61,31 +61,31 @@ def _specs() -> device_spec.Specs:
     return device_spec.load_for_vans(CONF)
 
 
-def taker_of(by: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
+def taker_of(driver: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
     """Describe a VAN that wants a function, and its instance."""
     return allocated.Taker(
         van.uuid,
         van.instance_uuid,
-        frozenset(functions_of(by.requests_of(van.instance_uuid))),
+        frozenset(functions_of(driver.requests_of(van.instance_uuid))),
     )
 
 
 @contextlib.contextmanager
 def group_lock(
-    by: driver.DriverBase, function: pci.Function
+    driver: driver.DriverBase, function: pci.Function
 ) -> Iterator[None]:
     """Lock a function's IOMMU group, if other devices are in it."""
     group = function.iommu_group
     if group is None or len(pci.group_members(group)) < 2:
         yield
         return
-    with by.lock(f'iommu-group-{group}'):
+    with driver.lock(f'iommu-group-{group}'):
         yield
 
 
 @contextlib.contextmanager
 def shared_locks(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     function: pci.Function,
     spec: device_spec.Spec | None,
 ) -> Iterator[None]:
@@ -97,18 +97,18 @@ def shared_locks(
     :param spec: the entry of device_spec for it
     """
     with contextlib.ExitStack() as stack:
-        if fpga_ids.is_fpga(function, spec) or holders(by).is_programmed(
+        if fpga_ids.is_fpga(function, spec) or holders(driver).is_programmed(
             function.parent
         ):
             parents = chip.parents(function)
             if len(parents) > 1:
-                stack.enter_context(by.lock(f'{parents[0]}/chip'))
-        stack.enter_context(group_lock(by, function))
+                stack.enter_context(driver.lock(f'{parents[0]}/chip'))
+        stack.enter_context(group_lock(driver, function))
         yield
 
 
 def check_function(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     function: pci.Function,
     spec: device_spec.Spec | None,
@@ -135,9 +135,9 @@ def check_function(
     :raises DeviceUnhealthy: if it has failed, and the VAN did not have it
     :raises DeviceNotFound: if device_spec does not offer it
     """
-    taker = taker_of(by, van)
+    taker = taker_of(driver, van)
     taker = dataclasses.replace(taker, functions=taker.functions.union(along))
-    known = holders(by, van).asked_by(taker)
+    known = holders(driver, van).asked_by(taker)
 
     def users() -> Sequence[str]:
         return _users(function, van.instance_uuid, known)
@@ -183,7 +183,7 @@ def _users(
 
 
 def check_healthy(
-    by: driver.DriverBase, van: objects.VAN, address: str
+    driver: driver.DriverBase, van: objects.VAN, address: str
 ) -> None:
     """Check that a device may be given to a VAN, unless the VAN has it.
 
@@ -194,30 +194,32 @@ def check_healthy(
     :raises DeviceUnhealthy: if the device has failed
     """
     if van.state not in van_states.WHOLE:
-        health.check(by.journal, address)
+        health.check(driver.journal, address)
 
 
 def check_not_whole(
-    by: driver.DriverBase, van: objects.VAN, address: str, device: str
+    driver: driver.DriverBase, van: objects.VAN, address: str, device: str
 ) -> None:
-    """Check that a device that is shared is healthy, and no VAN has all of it.
+    """Check that a shared device is healthy and not held whole.
 
     :param address: of the device
     :param device: the device, for the error
     :raises DeviceBusy: if a VAN has it
     """
-    check_healthy(by, van, address)
-    check(availability.part_obstacles(address, device, holders(by, van)))
+    check_healthy(driver, van, address)
+    check(availability.part_obstacles(address, device, holders(driver, van)))
 
 
-def check_no_file(by: driver.DriverBase, van: objects.VAN, uuid: str) -> None:
+def check_no_file(
+    driver: driver.DriverBase, van: objects.VAN, uuid: str
+) -> None:
     """Check that no other VAN has a mediated device, or its device file.
 
     :raises DeviceBusy: if one has
     """
     check(
         availability.Obstacle.of(f'mdev {uuid}', each.reason)
-        for each in holders(by, van).in_the_way(f'mdev/{uuid}', None)
+        for each in holders(driver, van).in_the_way(f'mdev/{uuid}', None)
     )
 
 
@@ -246,10 +248,10 @@ def address_of(van: objects.VAN) -> str:
 
 
 def functions_of(
-    those: Iterable[objects.VAN | objects.AcceleratorRequest],
+    found: Iterable[objects.VAN | objects.AcceleratorRequest],
 ) -> set[str]:
     """The addresses of the PCI functions that VANs have or requests name."""
-    handles = [each.handle for each in those]
+    handles = [each.handle for each in found]
     return {
         handle.address
         for handle in handles

@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 _Device = TypeVar('_Device')
 _Part = TypeVar('_Part')
 
-# Another device would fail alike: the process or the host lacks something.
+# Another device would fail, too: the process or the host lacks something.
 _OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 # Errors of os-acc that are about one device.
@@ -40,7 +40,7 @@ _OF_DEVICE = (
     exception.Timeout,
 )
 
-#: The caller waits too: so many devices may fail to answer in time.
+#: How many devices may fail to answer in time: the caller waits for each.
 MOST_TIMEOUTS = 2
 
 
@@ -67,10 +67,10 @@ class TakenMeanwhile(exception.DeviceBusy):
 def is_of_device(err: Exception) -> bool:
     """Whether an error is about one device, so that another one may serve.
 
-    These are: the device is busy, in use by the host, not there, has failed,
-    or does not answer in time; one of its files cannot be read, or has
-    nonsense in it. Anything else would fail for each device alike: the
-    request is invalid, the journal or the privileged half does not work.
+    These are: the device is busy, in use by the host or gone, has failed, or
+    does not answer in time; one of its files cannot be read, or has invalid
+    content. Anything else would fail for each device alike: the request is
+    invalid, the journal or the privileged half does not work.
     """
     if isinstance(err, exception.ExceptionBase):
         return isinstance(err, _OF_DEVICE) and not isinstance(
@@ -82,7 +82,6 @@ def is_of_device(err: Exception) -> bool:
 
 
 def choose(
-    by: driver.DriverBase,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
     devices: Iterable[_Device],
@@ -182,7 +181,7 @@ def _undone(
 
 
 def _usefulness(err: Exception) -> int:
-    """Sort what somebody can mend before what only waiting helps against."""
+    """Sort causes that somebody can fix before those that only need time."""
     if isinstance(err, exception.DeviceBusy):
         return 3
     if isinstance(err, exception.DeviceNotFound):
@@ -239,7 +238,7 @@ def noting(
 
 
 def report(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     devices: Iterable[str],
     look: Callable[[str], objects.Device | None],
 ) -> list[objects.Device]:
@@ -257,7 +256,7 @@ def report(
             if not is_of_device(err):
                 raise
             LOG.warning('Device %s: %s', address, text_of(err))
-            made = inventory.failed(address, by, text_of(err))
+            made = inventory.failed(address, driver, text_of(err))
         if made is not None:
             found.append(made)
     return found

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The device files that VANs have, and their numbers: of every driver."""
+"""The device files that VANs have, and their numbers, for every driver."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def belongs(
 ) -> bool:
     """Whether a file has an owner and a mode; None: any.
 
-    An account that the host has no more is not compared.
+    An account that no longer exists on the host is not compared.
     """
     wanted = (
         owner and accounts.number_of('user', owner),
@@ -135,15 +135,15 @@ def _claimed(van: objects.VAN, specs: device_spec.Specs) -> allocated.Files:
             return ()
         found = file_groups.find(handle.name, specs, before)
     except (exception.ExceptionBase, OSError, ValueError) as err:
-        # It must not keep others from other devices. Another version of os-acc
-        # may have written the entry.
+        # An error here must not keep other VANs from other devices. Another
+        # version of os-acc may have written the entry.
         LOG.warning('VAN %s: %s', van.uuid, exception.describe(err))
         return ()
     return () if found is None else _named(each.file for each in found.own)
 
 
-def _named(those: Iterable[device_file.DeviceFile]) -> allocated.Files:
-    those = list(those)
-    numbers = device_file.texts(each.number for each in those)
-    paths = [each.path for each in those]
+def _named(found: Iterable[device_file.DeviceFile]) -> allocated.Files:
+    files = list(found)
+    numbers = device_file.texts(each.number for each in files)
+    paths = [each.path for each in files]
     return tuple(zip(numbers, paths, strict=True))

@@ -116,13 +116,13 @@ def device(
 
 
 def failed(
-    address: str, by: driver_base.DriverBase, reason: str, **values: Any
+    address: str, driver: driver_base.DriverBase, reason: str, **values: Any
 ) -> objects.Device:
     """Report a device that cannot be read: nothing of it can be given out.
 
     Its handles are those that VANs have.
 
-    :param by: the driver that reports it
+    :param driver: the driver that reports it
     :param reason: why it cannot be read: a clause with the file and the error
     :param values: other fields of objects.Device that are known
     """
@@ -134,12 +134,12 @@ def failed(
             reason=f'instance {van.instance_uuid} has it',
             region=None,
         )
-        for van in by.vans_on(address)
-        if van.handle is not None and van.driver == by.name
+        for van in driver.vans_on(address)
+        if van.handle is not None and van.driver == driver.name
     ]
     return device(
         address,
-        by.name,
+        driver.name,
         handles,
         health=device_objects.UNHEALTHY,
         health_reason=reason,

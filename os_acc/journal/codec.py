@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def called(self) -> str:
-        """What texts call the instance. See Holder."""
+        """The name of the instance in texts. See Holder."""
         info = self.instance_info
         return str(info.host_service or info.uuid)
 
@@ -93,8 +93,8 @@ class Holder:
     :ivar van_uuid: UUID of the VAN
     :ivar instance_uuid: UUID of the VAN's instance
     :ivar state: state of the VAN
-    :ivar called: what texts call the instance: a service of the host by its
-        name, any other one by its UUID
+    :ivar called: the name of the instance in texts: of a service of the host
+        its name, of any other one its UUID
     """
 
     handle: str | None

@@ -46,7 +46,7 @@ class DeviceRecords(store.Store):
         return self._select(health_rows.read)
 
     def save_unhealthy(self, found: health_rows.Health) -> None:
-        """Give a device to nobody from now on. The same cause stays as it is.
+        """Stop giving out a device. The same cause stays as it is.
 
         :param found: of cause REBOOT, it replaces an earlier one
         """

@@ -221,7 +221,7 @@ def _beginning(text: str) -> str:
     return f'{text}%'
 
 
-# Sums of what events tell, for a monitor.
+# Sums over the events, for a monitor.
 #
 # Events are deleted after a while; these sums never are. Each is a number that
 # only grows, as a counter of Prometheus, and has a name and labels. The time
@@ -266,10 +266,10 @@ class Measure(NamedTuple):
 
 
 def add(db: sqlite3.Connection, found: Iterable[Event]) -> None:
-    """Add what events tell to the sums."""
+    """Add events to the sums."""
     sums = collections.defaultdict[tuple[str, tuple[str, ...]], float](float)
     for event in found:
-        for name, labels, value in _told(event):
+        for name, labels, value in _measures_of(event):
             sums[name, labels] += value
     db.executemany(
         _ADD,
@@ -288,7 +288,7 @@ def read_sums(db: sqlite3.Connection) -> list[Measure]:
     ]
 
 
-def _told(event: Event) -> Iterator[Measure]:
+def _measures_of(event: Event) -> Iterator[Measure]:
     """List what an event adds to the sums."""
     if event.error is not None:
         by = (event.step or '', event.extension or '')

@@ -40,7 +40,7 @@ REBUILT = '.rebuilt-'
 _BESIDE = ('-wal', '-shm')
 
 
-def _way_out(state_path: str) -> str:
+def _remedy(state_path: str) -> str:
     """Say what to do about a damaged journal.
 
     The command names the configuration of this process.
@@ -97,7 +97,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 raise database.error(
                     path,
                     f'it was damaged and was set aside as {damaged[-1]}. '
-                    + _way_out(state_path),
+                    + _remedy(state_path),
                 )
             if not create:
                 raise exception.JournalMissing(
@@ -117,7 +117,7 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 problem += f'; set aside as {aside}'
             LOG.critical('Journal %s is damaged: %s', path, problem)
             raise database.error(
-                path, f'it is damaged: {problem}. {_way_out(state_path)}'
+                path, f'it is damaged: {problem}. {_remedy(state_path)}'
             )
 
 

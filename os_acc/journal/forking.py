@@ -116,7 +116,7 @@ def _before() -> None:
     me = threading.get_ident()
     with guard.changed:
         guard.forks += 1
-        # Python ignores an exception of this hook and forks all the same.
+        # Python ignores an exception of this hook and forks nevertheless.
         guard.all_closed = False
         # This thread itself may be inside, for example if it forks in a signal
         # handler. It must not wait for itself.

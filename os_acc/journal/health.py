@@ -78,7 +78,7 @@ def programming_of(region: str) -> str:
 
 
 def concerns_chip(health: Health) -> bool:
-    """Whether a cause is one of the whole chip, whatever its address was."""
+    """Whether a cause applies to the whole chip, whatever its address was."""
     return health.cause == REBOOT or (
         health.cause.partition(' ')[0] == PROGRAMMING
     )
@@ -100,7 +100,7 @@ def read(db: sqlite3.Connection) -> list[Health]:
 def write(db: sqlite3.Connection, health: Health) -> None:
     """Write a cause. The same cause stays as it is, with its time.
 
-    REBOOT is the exception: one of an earlier boot means nothing any more.
+    REBOOT is the exception: one of an earlier boot is no longer valid.
     """
     verb = 'REPLACE' if health.cause == REBOOT else 'IGNORE'
     marks = ', '.join('?' * len(_COLUMNS))

@@ -286,7 +286,7 @@ class Journal(device_records.DeviceRecords):
     def note(self, events: Sequence[event_rows.Event]) -> None:
         """Write events in a commit of their own.
 
-        If that fails, it is logged: what has happened has happened.
+        A failure is only logged: it must not undo what was done.
         """
         try:
             self._commit(
@@ -307,7 +307,7 @@ class Journal(device_records.DeviceRecords):
     ) -> None:
         """Write what was requested and not found.
 
-        If that fails, it is logged, as by note().
+        A failure is only logged, as by note().
         """
         try:
             self._commit(

@@ -51,10 +51,10 @@ class Program:
     :ivar function_id: the function; None: unknown
     :ivar digest: SHA-256 of the bitstream, hex; None: there was no file
     :ivar state: PROGRAMMING is written before the device is touched,
-        PROGRAMMED after the function was verified, ERROR if programming
-        failed or was interrupted. REBOOT: as PROGRAMMED, but the device has
-        its old function until the host was switched off and on. CLEARED: the
-        device has no function, and a hook was not told yet
+        PROGRAMMED after the function was verified, ERROR if programming failed
+        or was interrupted. REBOOT: as PROGRAMMED, but the device has its old
+        function until the host was switched off and on. CLEARED: the device
+        has no function, and the hooks were not called yet
     :ivar boot_id: the boot of the host in which it was programmed
     :ivar error: the reason for state ERROR
     :ivar updated_at: time of the last change, ISO 8601

@@ -186,7 +186,7 @@ def find(db: sqlite3.Connection, uuids: Sequence[str]) -> list[sqlite3.Row]:
 
 
 def called(row: sqlite3.Row) -> str:
-    """Say what texts call the instance of a row.
+    """Return the name in texts of the instance of a row.
 
     :returns: the name of a service of the host, such as host:ovs; the UUID of
         any other instance, or if the row is unreadable

@@ -159,7 +159,7 @@ MIGRATIONS = [
         PRIMARY KEY (name, labels)
     );
     """,
-    # Tells this journal from others of the host, whatever their paths.
+    # Distinguishes this journal from others of the host, whatever their paths.
     f"""
     CREATE TABLE identity (
         row INTEGER PRIMARY KEY CHECK (row = 1),
@@ -240,7 +240,7 @@ def migrate(db: sqlite3.Connection, path: str, change: bool = True) -> None:
 def tell_from_copies(db: sqlite3.Connection, inode: int) -> None:
     """Give a journal another UUID if its file is a copy of another file.
 
-    Containers that are made of one image can have copies of a journal in it.
+    Containers that are made from one image can have copies of a journal in it.
 
     :param inode: the inode of the file that the connection has open
     :raises sqlite3.Error: if sqlite reports an error, such as a lock

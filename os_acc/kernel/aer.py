@@ -32,7 +32,7 @@ class Fatal:
 def fatal(address: str) -> Fatal | None:
     """Count the fatal errors of a PCI function.
 
-    Errors of a VF that are fatal are those of its PF.
+    The fatal errors of a VF are counted for its PF.
 
     :returns: None if the kernel does not count them: the function has no AER,
         or the firmware handles the errors

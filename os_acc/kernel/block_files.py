@@ -58,8 +58,8 @@ def behind_loop(name: str, path: str) -> str | None:
     :param name: of the loop device
     :param path: what the file loop/backing_file says: a path in the mount
         namespace of the process that has set it up
-    :returns: its name; None if it is an ordinary file, or if the path is not
-        here and this process may not ask the loop device
+    :returns: its name; None if it is an ordinary file, or if the path does not
+        exist here and this process may not ask the loop device
     """
     if found := name_of(path):
         return found

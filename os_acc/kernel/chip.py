@@ -79,7 +79,8 @@ class Chip:
     :ivar serial: its serial number; None if the kernel does not show one
     :ivar serial_source: what shows the serial number. Numbers from different
         sources cannot be compared
-    :ivar board: the name of its board and shell, as serial
+    :ivar board: the name of its board and shell; None if the kernel does not
+        show one
     :ivar interface_ids: the IDs of the shell's interfaces, for which an image
         for a region must be built; empty if unknown
     :ivar shell_ids: the ids of the shell itself; empty if unknown
@@ -98,7 +99,7 @@ class Chip:
 
     @property
     def identity(self) -> str:
-        """What is_other() needs to know later; JSON.
+        """The data that is_other() needs later, as JSON.
 
         It knows only what the kernel shows: without a serial number, cards of
         the same model cannot be distinguished.
@@ -157,8 +158,8 @@ def of(function: pci.Function) -> Chip:
 
     These are the functions of the same vendor with the same domain, bus and
     device number, those of the same vendor and class elsewhere that show the
-    same serial number, and the VFs of all of them. Below the PF that has it,
-    DFL's management engine (FME) shows the interfaces.
+    same serial number, and the VFs of all of them. The interfaces are read
+    from DFL's management engine (FME), below the PF that has it.
 
     :param function: any function of the chip, also a VF
     """
@@ -230,7 +231,7 @@ def _elsewhere(function: pci.Function) -> Iterator[pci.Function]:
     for address in pci.addresses():
         if address.startswith(slot):
             continue
-        # Most functions of a host are others: read one file of those.
+        # Most functions of a host do not match: read only one file of those.
         text = _MODALIAS.match(
             _text(f'{pci.directory(address)}/modalias') or ''
         )
@@ -279,7 +280,7 @@ def _text(path: str) -> str | None:
 
 
 def _ids(texts: Iterable[str]) -> tuple[str, ...]:
-    """The ids in the texts of files, each of which has one in a line."""
+    """The ids in the texts of files, which have one ID per line."""
     return tuple(
         dict.fromkeys(
             line.lower() for text in texts for line in text.split() if line

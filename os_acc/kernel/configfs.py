@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the kernel's targets export: where they are set up is configfs."""
+"""What the kernel's storage targets export, as configfs shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from os_acc.kernel import sysfs
 
 
 def root(module: str, name: str) -> str:
-    """The directory in configfs of a part of the kernel.
+    """The configfs directory of a kernel subsystem.
 
     A module makes its directory when it is loaded. A container may have a
     sysfs of its own, without configfs: then a target's exports are not seen.
@@ -33,7 +33,7 @@ def root(module: str, name: str) -> str:
     return directory
 
 
-# What the kernel's SCSI target (LIO) exports. Needs no privilege.
+# What the kernel's SCSI target (LIO) exports. Reading it needs no privilege.
 #
 # It serves hosts by iSCSI, Fibre Channel and the like, and guests by
 # vhost-scsi.
@@ -93,7 +93,8 @@ def _stores() -> Iterator[tuple[str, str]]:
             yield f'{hba}/{name}', f'{directory}/{hba}/{name}'
 
 
-# What the kernel's NVMe target exports to other hosts. Needs no privilege.
+# What the kernel's NVMe target exports to other hosts. Reading it needs no
+# privilege.
 #
 # The target opens a block device without O_EXCL (nvmet_bdev_ns_enable() in
 # drivers/nvme/target/io-cmd-bdev.c), so no other check finds that it is used.
@@ -117,7 +118,8 @@ def exported(host: object = None) -> dict[str, str]:
             for number in sysfs.names(f'{path}/namespaces')
         ]
         for place in places:
-            # An unset path reads as (null). A controller is no block device.
+            # An unset path reads as (null). A controller is not a block
+            # device.
             text = sysfs.read(f'{place}/device_path') or ''
             if name := block_files.name_of(text):
                 found[name] = subsystem

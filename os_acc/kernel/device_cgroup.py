@@ -2,10 +2,10 @@
 
 """Which devices the control group of a process allows.
 
-With version 1 of control groups, the file devices.list says it:
-Documentation/admin-guide/cgroup-v1/devices.rst in the kernel. With version 2,
-a BPF program decides. To read it takes CAP_SYS_ADMIN (bpf(2)), which the
-privileged daemon does not have, so nothing is known there.
+With cgroup v1, the file devices.list shows it:
+Documentation/admin-guide/cgroup-v1/devices.rst in the kernel. With cgroup v2,
+a BPF program decides. Reading it takes CAP_SYS_ADMIN (bpf(2)), which the
+privileged daemon does not have, so the answer is unknown then.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _names(rule: list[str], number: device_file.Number) -> bool:
         kind == number.kind
         and major == str(number.major)
         and minor in ('*', str(number.minor))
-        # To make a device file is not to open it.
+        # Permission to make a device file is not permission to open it.
         and access != 'm'
     )
 
@@ -82,7 +82,7 @@ def _names(rule: list[str], number: device_file.Number) -> bool:
 def _groups(task: str) -> dict[str, str]:
     """The path of a task's control group by controller: cgroups(7).
 
-    That of version 2 has the controller ''.
+    The controller of a cgroup v2 group is ''.
     """
     found = {}
     for line in sysfs.read_long(f'{task}/cgroup').splitlines():

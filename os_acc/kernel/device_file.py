@@ -78,9 +78,9 @@ def text(number: Number) -> str:
     return f'{number.kind} {number.major}:{number.minor}'
 
 
-def texts(those: Iterable[Number]) -> tuple[str, ...]:
+def texts(numbers: Iterable[Number]) -> tuple[str, ...]:
     """Device numbers as text() writes them."""
-    return tuple(map(text, those))
+    return tuple(map(text, numbers))
 
 
 def parse(text: str, kind: str = 'c') -> Number:
@@ -96,7 +96,7 @@ def number_of(path: str, follow: bool = True) -> Number | None:
     file system waits as long as its server does not answer.
 
     :param follow: if the path is a link, take the file that it stands for
-    :returns: None if it is no device file, or cannot be read
+    :returns: None if it is not a device file, or cannot be read
     """
     found = _statx(path, follow)
     if found is None:

@@ -4,8 +4,8 @@
 
 A path is that of the host's /dev, such as /dev/dri/renderD128. No link is
 followed when a file is opened: resolve() finds what a link stands for first.
-All that is here works on a file that nobody opens for reading or writing, so
-that looking at a device never wakes it.
+Nothing here opens a file for reading or writing, so looking at a device never
+wakes it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _FILE_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Status(NamedTuple):
     """What fstat(2) says of a file.
 
-    :ivar number: None if it is no device file
+    :ivar number: None if it is not a device file
     :ivar mode: the permissions only
-    :ivar inode: another file of the same path has another one
+    :ivar inode: a different file at the same path has a different one
     """
 
     number: device_file.Number | None
@@ -127,7 +127,7 @@ def expand(pattern: str) -> list[str]:
     in, such as /dev/shm: they could name any device by it.
 
     :param pattern: a path below /dev with ``*``, ``?`` and ``[...]``
-    :returns: paths without links, each once; they may be no device files
+    :returns: paths without links, each once; they need not be device files
     """
     wanted = glob.escape(sysfs.DEV) + pattern.removeprefix(DIRECTORY)
     found = []
@@ -136,12 +136,14 @@ def expand(pattern: str) -> list[str]:
         if not _PATH.fullmatch(path):
             continue
         there = resolve(path)
-        if there is not None and (there == path or not _is_open(each)):
+        if there is not None and (
+            there == path or not _others_can_write_above(each)
+        ):
             found.append(there)
     return list(dict.fromkeys(found))
 
 
-def _is_open(path: str) -> bool:
+def _others_can_write_above(path: str) -> bool:
     """Whether users other than root can write in a directory above a file."""
     above = os.path.dirname(path)
     while above.startswith(f'{sysfs.DEV}/'):
@@ -170,7 +172,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[int]:
-    """Open a file below /dev by O_PATH: it can be examined, not used.
+    """Open a file below /dev with O_PATH: it can be examined, not used.
 
     The directories above it are opened one by one, and none may be a link.
 
@@ -234,7 +236,7 @@ def status(fd: int) -> Status:
 def node_of(path: str, fd: int) -> Node:
     """Examine a device file that opened() has opened.
 
-    :raises DeviceNotFound: if it is no device file
+    :raises DeviceNotFound: if it is not a device file
     """
     found = status(fd)
     if found.number is None:
@@ -247,7 +249,7 @@ def node_of(path: str, fd: int) -> Node:
 def look(path: str) -> Node | None:
     """Look at a device file.
 
-    :returns: None if there is no such file, or it is no device file
+    :returns: None if there is no such file, or it is not a device file
     """
     try:
         with opened(path) as fd:
@@ -259,7 +261,8 @@ def look(path: str) -> Node | None:
 def get(path: str) -> Node:
     """Look at a device file. See look().
 
-    :raises DeviceNotFound: if there is no such file, or it is no device file
+    :raises DeviceNotFound: if there is no such file, or it is not a device
+        file
     """
     found = look(path)
     if found is None:

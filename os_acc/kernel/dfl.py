@@ -64,7 +64,7 @@ class Card:
     bitstream_id: str | None
 
     def port(self, number: int) -> Port | None:
-        """Give a port that the PF has; None if it is released."""
+        """Return a port that the PF has; None if it is released."""
         for each in self.ports:
             if each.number == number:
                 return each
@@ -74,7 +74,7 @@ class Card:
     def released(self) -> tuple[int, ...]:
         """The numbers of the ports that the PF does not have.
 
-        It is unknown, and this is empty, while a port has no driver.
+        Empty while a port has no driver, because its number is unknown then.
         """
         there = {each.number for each in self.ports}
         if None in there:
@@ -95,7 +95,7 @@ class Card:
 
 
 def find(address: str) -> Card | None:
-    """Find the card that a PF is.
+    """Find the card that a PF belongs to.
 
     :returns: None if the PF is not bound to dfl-pci, or has no management
         engine

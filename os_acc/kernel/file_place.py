@@ -3,9 +3,10 @@
 """Which device is behind a device file: its place in sysfs, and its name.
 
 The numbers of a device file belong to one boot of the host, and so do names
-such as renderD129: the kernel counts the devices as it finds them. The name
-that is made here stays. It begins with the PCI function behind the file, and
-has the path below it without the numbers that the kernel has counted.
+such as renderD129: the kernel numbers the devices as it finds them. The name
+that this module makes stays the same. It begins with the PCI function behind
+the file, and has the path below it without the numbers that the kernel has
+assigned.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SEPARATOR = '+'
 _CLASSES = {'c': 'char', 'b': 'block'}
 _UUID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _GROUP = '/virtual/vfio/'
-# How many directories a device is above that of its file, such as
+# How many levels a device's directory is above that of its file, such as
 # .../0:0:0:0/scsi_generic/sg0. A tape has several files there, such as st0 and
 # nst0 (drivers/scsi/st.c).
 _LEVELS_ABOVE = {'scsi_generic': 2, 'bsg': 2, 'scsi_tape': 2}
@@ -48,7 +49,7 @@ class Place:
     :ivar directory: its directory in sysfs; None: the kernel shows none
     :ivar subsystem: such as drm or tty; empty if unknown
     :ivar functions: the addresses of the PCI functions behind it, sorted; a
-        group of VFIO can have several, and so can a namespace of NVMe
+        VFIO group can have several, and so can an NVMe namespace
     :ivar mdevs: the UUIDs of the mediated devices behind it
     """
 
@@ -135,8 +136,8 @@ def device_directory(place: Place) -> str | None:
     nvme0n1 beside it (drivers/nvme/host/ioctl.c). All that is below the
     directory is a part of the device, such as the partitions of a disk.
 
-    :returns: None if the kernel shows none, or the file is that of a group of
-        VFIO, which has functions and no parts
+    :returns: None if the kernel shows none, or the file is that of a VFIO
+        group, which has functions and no parts
     """
     if place.directory is None or _GROUP in place.directory:
         return None
@@ -150,7 +151,7 @@ def device_directory(place: Place) -> str | None:
 
 
 def around(place: Place) -> list[str]:
-    """The names of the device of a file, and of those in which it is.
+    """The names of a file's device, and of the devices that contain it.
 
     The device comes first. A PCI function or a mediated device is not named:
     see function_in().
@@ -208,7 +209,7 @@ def _without_directory(number: device_file.Number) -> Place:
 
 
 def _of_group(directory: str, subsystem: str) -> Place:
-    """A group of VFIO: it gives access to all members of an IOMMU group."""
+    """A VFIO group: it gives access to all members of an IOMMU group."""
     group = directory.rpartition('/')[2]
     members = pci.group_members(group)
     functions = tuple(each for each in members if pci.is_address(each))
@@ -220,7 +221,7 @@ def _of_group(directory: str, subsystem: str) -> Place:
 
 
 def _stable(directory: str, parts: list[str], kept: int) -> list[str]:
-    """Take the numbers that the kernel has counted out of a path.
+    """Remove the numbers that the kernel has assigned from a path.
 
     The first number of a name is the number of the device on this host, such
     as 0 in wq0.1; the others count the parts of the device. If two devices
@@ -228,7 +229,7 @@ def _stable(directory: str, parts: list[str], kept: int) -> list[str]:
     the numbers gets ``=1``, and so on.
 
     :param parts: the parts of directory, below /sys/devices
-    :param kept: so many parts from the first are left as they are
+    :param kept: how many parts, from the first, are left as they are
     """
     found = parts[:kept]
     above = directory.removesuffix('/' + '/'.join(parts[kept:]))
@@ -258,7 +259,7 @@ def _number(part: str) -> tuple[int, str]:
 
 
 def name_of(parts: list[str]) -> str:
-    """Join the parts of a name, in the characters that a handle may have."""
+    """Join the parts of a name, with only the characters of a handle."""
     # The kernel writes "!" for "/" in names.
     text = SEPARATOR.join(part.lower().replace('!', '-') for part in parts)
     safe = re.sub(r'[^a-z0-9_.:+@=-]', '_', text)

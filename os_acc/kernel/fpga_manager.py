@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The kernel's FPGA managers: what they say of the last programming.
+"""The kernel's FPGA managers: what they say about the last programming.
 
 An FPGA manager shows its name, state and status in /sys/class/fpga_manager
 (Documentation/ABI/testing/sysfs-class-fpga-manager in Linux).
@@ -30,8 +30,7 @@ class Manager:
     :ivar name: such as fpga0
     :ivar directory: its directory in sysfs
     :ivar title: the name that its driver gives it
-    :ivar state: one of the states of the kernel, such as OPERATING or 'write
-        error'
+    :ivar state: one of the kernel's states, such as OPERATING or 'write error'
     :ivar status: what is wrong, as its driver says; empty if nothing
     """
 

@@ -2,8 +2,8 @@
 
 """Whether a guest seems to have a PCI function, as an ordinary user can see.
 
-Only root sees which process has a device open: see open_files. Discovery needs
-no privilege, so it goes by the power state.
+Only root sees which process has a device open: see open_files. Discovery runs
+without privilege, so this module looks at the power state.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ def seems_open(function: pci.Function) -> bool:
 
     vfio-pci suspends a function while nobody has it open, and resumes it when
     it is opened (vfio_pci_core_register_device() and vfio_pci_core_enable() in
-    drivers/vfio/pci/vfio_pci_core.c, from Linux 5.19 on). That tells nothing
-    if the module's option disable_idle_d3 is set, or if the administrator has
-    turned runtime power management off for the function (power/control).
+    drivers/vfio/pci/vfio_pci_core.c, from Linux 5.19 on). The power state
+    shows nothing if the module's option disable_idle_d3 is set, or if the
+    administrator has turned runtime power management off for the function
+    (power/control).
 
     :returns: False if it is not open, or if that is unknown
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""PCI functions that are parts of the host, and no accelerators.
+"""PCI functions that are parts of the host, not accelerators.
 
 The kernel shows no use of most of them, but the host fails or loses a service
 without them. An entry of device_spec that names every device does not offer
@@ -14,7 +14,8 @@ import re
 from os_acc.kernel import pci
 
 # The displays of management controllers (BMC) and of emulated machines: file
-# pci.ids. They are no accelerators, and the console of the host may need them.
+# pci.ids. They are not accelerators, and the console of the host may need
+# them.
 _CONSOLES = re.compile(
     '1a03:.*'  # ASPEED
     '|102b:.*'  # Matrox
@@ -63,7 +64,7 @@ def what(function: pci.Function) -> str | None:
 
 
 def is_console(function: pci.Function) -> bool:
-    """Whether it is the display of a management or emulated machine."""
+    """Whether it is the display of a BMC or of an emulated machine."""
     return function.base_class == pci.CLASS_DISPLAY and bool(
         _CONSOLES.fullmatch(function.ids)
     )

@@ -4,22 +4,23 @@
 
 DSA copies and compares memory, IAA compresses it. The kernel driver idxd
 drives both. A program opens the device file of a work queue and submits
-descriptors to it. An engine of the device executes them. Work queues and
-engines belong together by groups.
+descriptors to it. An engine of the device executes them. A group connects
+engines with work queues.
 
 The files and what they contain: Documentation/ABI/stable/
 sysfs-driver-dma-idxd in the kernel. What the kernel accepts, and when:
 drivers/dma/idxd/sysfs.c and device.c. In short:
 
-* size of a work queue can be written only while the device is disabled. Of
-  the registers behind the groups of queues and engines the hardware says the
-  same.
-* All else of a work queue can be written only while the queue is disabled.
+* The size of a work queue can be written only while the device is disabled.
+  The hardware demands the same for the registers behind the groups of queues
+  and engines.
+* Everything else of a work queue can be written only while the queue is
+  disabled.
 * A device that is enabled has the driver idxd of the bus dsa, a work queue
   that is enabled for programs has the driver user: cdev.c and bus.c. Up to
-  Linux 5.13 the driver dsa is in place of both: compat.c.
-* When a work queue is disabled, the kernel resets it, but for size, group_id
-  and driver_name. When the device is disabled, it resets all.
+  Linux 5.13 the driver dsa takes the place of both: compat.c.
+* When a work queue is disabled, the kernel resets it, except for size,
+  group_id and driver_name. When the device is disabled, it resets all.
 
 This module only reads, and needs no privilege.
 """
@@ -115,7 +116,7 @@ class Queue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody uses it, nor has said what it is for."""
+        """Whether it is disabled, and has neither a type nor a name."""
         return not self.is_enabled and self.kind == NONE and not self.label
 
 

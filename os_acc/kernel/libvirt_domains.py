@@ -65,8 +65,8 @@ def users_of(
 ) -> list[str]:
     """Find the domains that are starting or running and have a device.
 
-    :param pci_address: of the device; None if it is no PCI function
-    :param mdev_uuid: of the device; None if it is no mediated device
+    :param pci_address: of the device; None if it is not a PCI function
+    :param mdev_uuid: of the device; None if it is not a mediated device
     :param except_uuid: UUID of the domain that is allowed to have it
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
@@ -137,7 +137,7 @@ def devices(domain: etree._Element) -> Iterator[str]:
 def _properties(text: str) -> list[tuple[str, str]]:
     """The properties of a -device, in QEMU's own form or in JSON.
 
-    :returns: none if it is no device of VFIO, such as vfio-pci-nohotplug
+    :returns: empty unless it is a VFIO device, such as vfio-pci-nohotplug
     """
     found: list[tuple[str, Any]]
     if text.startswith('{'):

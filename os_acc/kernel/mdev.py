@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Mediated devices: their parents, their types, and which there are.
+"""Mediated devices: their parents, their types, and which exist.
 
 See drivers/vfio/mdev in the kernel.
 """

@@ -48,7 +48,7 @@ def is_vf(function: pci.Function) -> bool:
 def vf_port(function: pci.Function) -> VFPort:
     """Find where the settings of a NIC's VF are made.
 
-    :raises DeviceError: if the function is no VF of a NIC, or its PF has
+    :raises DeviceError: if the function is not a VF of a NIC, or its PF has
         several ports, so that it is unclear which one the VF belongs to
     :raises DeviceNotFound: if the PF has no network interface here
     """
@@ -125,7 +125,7 @@ def _pf_interface(pf: str) -> str | None:
             device=f'PF {pf}',
             reason=f'it has {len(found)} network interfaces '
             f'({", ".join(found)}): os-acc cannot tell to which of its ports '
-            'a VF belongs, so it does not set any',
+            'a VF belongs, so it sets up none',
         )
     return found[0] if found else None
 

@@ -55,9 +55,9 @@ class Controller:
     :ivar name: such as nvme3
     :ivar transport: tcp, rdma, pcie, ...
     :ivar nqn: of the subsystem
-    :ivar host_nqn: as which host this one is connected; None: a local
+    :ivar host_nqn: the host NQN that the connection uses; None: a local
         controller, or a kernel that does not show it
-    :ivar portal: None: it is no portal of IP
+    :ivar portal: None: it has no IP address
     :ivar state: such as live, connecting
     """
 
@@ -131,7 +131,7 @@ def paths(directory: str) -> list[str]:
 
 
 def host_nqn(instance_uuid: str) -> str:
-    """The NQN as which this host connects for an instance."""
+    """The host NQN that this host uses to connect for an instance."""
     return _HOST_NQN.format(instance_uuid)
 
 
@@ -167,7 +167,7 @@ def blocks_of(controller: Controller) -> list[Block]:
 
 
 def controllers(nqn: str, host: str) -> list[Controller]:
-    """The connections to a subsystem as a host.
+    """The connections to a subsystem that use a host NQN.
 
     :param host: a host NQN
     """

@@ -42,8 +42,8 @@ def users_of(
     has opened the device, nor whether that path still exists.
 
     :param writers: whether to find only those that have opened it for writing
-    :param places: how /proc/PID/maps shows files that /dev has no more, by
-        place_of() or by their paths: the number of each
+    :param places: the numbers of files that /dev no longer has, by what
+        /proc/PID/maps shows for them: the result of place_of(), or a path
     :returns: a clause for each process, such as
         'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
         given device file. A process that has only mapped the file counts too
@@ -160,7 +160,7 @@ def _only_reads(descriptor: descriptors.Descriptor) -> bool:
 def _inodes(
     paths: Mapping[device_file.Number, str],
 ) -> dict[str, device_file.Number]:
-    """How /proc/PID/maps shows the device files of this host's /dev.
+    """The device files of this host's /dev, as /proc/PID/maps shows them.
 
     :returns: the device number by a text such as '00:06 1234'
     """
@@ -189,7 +189,7 @@ def mapped_devices(
 
     A mapping keeps the device open after its file descriptor was closed.
 
-    :param inodes: numbers by what place_of() returns, or by a path
+    :param inodes: device numbers by the result of place_of(), or by a path
     :param writers: whether to give only what it may write to
     """
     if not inodes:

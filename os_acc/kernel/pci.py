@@ -166,7 +166,7 @@ class Function:
 
     @property
     def behind(self) -> list[str]:
-        """The functions of the PCI domain that it has, as a VMD endpoint."""
+        """The functions of its PCI domain, if it is a VMD endpoint."""
         if (
             self.driver is None
             or self.is_vf
@@ -233,12 +233,13 @@ def find(address: str) -> Function | None:
 
 
 def find_plain(address: str) -> Function | None:
-    """Read a function that is no PF, VF, bridge or display, nor bound.
+    """Read an unbound function that is not a PF, VF, bridge or display.
 
     This is for scans of thousands of functions: it reads less than find().
     ``entries`` of the result is empty.
 
-    :param address: of a function that is bound to no driver, and is no VF
+    :param address: of a function that is bound to no driver, and is not a
+        VF
     :returns: None if the function is a PF, a bridge or a display, or cannot be
         read
     """
@@ -259,7 +260,7 @@ def find_plain(address: str) -> Function | None:
 def _function(address: str, text: str, entries: frozenset[str]) -> Function:
     # modalias has all ids in one file: modalias_show() in
     # drivers/pci/pci-sysfs.c. Reading uevent instead may wait for the device's
-    # lock as long as an unbind of it is blocked (seen on Debian's Linux 6.1).
+    # lock while an unbind of it is blocked (seen on Debian's Linux 6.1).
     match = _MODALIAS.match(text)
     if match is None:
         raise exception.DeviceError(
@@ -292,10 +293,10 @@ def inode(address: str) -> int | None:
 def answers(address: str) -> bool:
     """Whether a function is there and answers.
 
-    The config space of one that does not answer reads as ones. Any user may
-    read the first 64 bytes: pci_read_config() in drivers/pci/pci-sysfs.c. The
-    ids of a VF always read as ones (SR-IOV specification, 3.4.1), so all 64
-    bytes count.
+    The config space of one that does not answer reads as all ones. Any user
+    may read the first 64 bytes: pci_read_config() in drivers/pci/pci-sysfs.c.
+    The ids of a VF always read as ones (SR-IOV specification, 3.4.1), so all
+    64 bytes count.
     """
     try:
         with open(f'{directory(address)}/config', 'rb') as file:
@@ -308,9 +309,9 @@ def answers(address: str) -> bool:
 
 
 def has_ids_of_vf(address: str) -> bool:
-    """Whether the ids in the config space are ones, as those of each VF.
+    """Whether the ids in the config space are all ones, as for every VF.
 
-    See answers(). Those of a function that does not answer are ones, too.
+    See answers(). A function that does not answer shows all ones, too.
     """
     try:
         with open(f'{directory(address)}/config', 'rb') as file:

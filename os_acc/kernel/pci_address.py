@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How PCI addresses are written: the one reader, and the one writer."""
+"""How PCI addresses are written: parsing and formatting them."""
 
 from __future__ import annotations
 
 import re
 
-#: The parts of an address with their largest values. A domain is an int of
-#: the kernel: those of Intel VMD begin at 10000 (vmd_find_free_domain() in
+#: The parts of an address with their largest values. The kernel keeps a domain
+#: in an int: those of Intel VMD begin at 10000 (vmd_find_free_domain() in
 #: drivers/pci/controller/vmd.c).
 LARGEST = {'domain': 0xFFFFFFFF, 'bus': 0xFF, 'slot': 0x1F, 'function': 0x7}
 
@@ -67,7 +67,7 @@ def canonical(text: str) -> str | None:
     """The canonical form of an address that a person writes.
 
     :param text: an address as parse() or parse_node_name() takes it
-    :returns: None if it is none
+    :returns: None if it is not one
     """
     parts = parse(text) or parse_node_name(text)
     return None if parts is None else join(*parts)

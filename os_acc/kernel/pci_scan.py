@@ -54,9 +54,9 @@ def functions(
                 like.pf,
             )
             continue
-        alone = driver is None and like is None and address not in other_vfs
+        plain = driver is None and like is None and address not in other_vfs
         try:
-            found = _read(address, alone)
+            found = _read(address, plain)
             if found is None:
                 continue
             copies = _vfs(found)
@@ -72,13 +72,13 @@ def functions(
             other_vfs.update(found.vf_addresses)
 
 
-def _read(address: str, alone: bool) -> pci.Function | None:
+def _read(address: str, plain: bool) -> pci.Function | None:
     """Read a function; None if it is gone.
 
-    :param alone: whether it may be neither bound nor a VF, so that a part of
-        it may be enough
+    :param plain: whether it seems to be neither bound nor a VF, so that
+        pci.find_plain() may be enough
     """
-    found = pci.find_plain(address) if alone else None
+    found = pci.find_plain(address) if plain else None
     return found if found is not None else pci.find(address)
 
 

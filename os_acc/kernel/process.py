@@ -15,9 +15,9 @@ _PROC = '/proc'
 def identity(pid: int) -> str:
     """Return a text that identifies a process of this host.
 
-    Process ids are used again. So the text also has the boot of the host, the
-    PID namespace, and the time at which the process was started, in clock
-    ticks since the boot (proc(5), /proc/PID/stat, field 22).
+    Process ids are reused. So the text also has the boot of the host, the PID
+    namespace, and the time at which the process was started, in clock ticks
+    since the boot (proc(5), /proc/PID/stat, field 22).
 
     :param pid: in the PID namespace of this process
     :raises OSError: if there is no such process
@@ -29,8 +29,8 @@ def identity(pid: int) -> str:
 def has_ended(text: str) -> bool:
     """Whether a process has certainly ended.
 
-    It is False too if that cannot be seen from here: the process is in
-    another PID namespace, or the text was not made by identity().
+    Also False if that cannot be seen from here: the process is in another PID
+    namespace, or the text was not made by identity().
 
     :param text: what identity() has returned
     """

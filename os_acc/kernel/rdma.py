@@ -43,7 +43,7 @@ def places() -> dict[str, str]:
 def user_contexts() -> dict[str, int]:
     """The number of user contexts of each RDMA device, by its name.
 
-    :returns: without the devices of which the kernel does not tell it
+    :returns: without the devices whose number the kernel does not tell
     """
     if not places():
         # A socket of this family may load the kernel's RDMA module.
@@ -51,7 +51,7 @@ def user_contexts() -> dict[str, int]:
     try:
         return dict(_parse(ask()))
     except OSError:
-        # The kernel has no RDMA, or this process has a filter for sockets.
+        # The kernel has no RDMA, or a filter forbids the socket.
         return {}
 
 

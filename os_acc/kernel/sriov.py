@@ -12,7 +12,7 @@ _DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
 
 
 def total(pf: str) -> int:
-    """How many VFs a function can have; 0 if it is no PF."""
+    """How many VFs a function can have; 0 if it is not a PF."""
     return sysfs.read_int(f'{pci.directory(pf)}/sriov_totalvfs') or 0
 
 
@@ -66,7 +66,7 @@ def future_addresses(pf: str, number: int) -> list[str]:
 
 
 def in_the_way(pf: pci.Function, number: int) -> str | None:
-    """The address of a function where a VF of a PF would be, and is not.
+    """Find another function at an address that a new VF of a PF would have.
 
     What a PF shows as the offset of its first VF may change once it has VFs:
     PCIe Base Specification, 9.3.3.9. So another function of the card, or a VF
@@ -74,9 +74,9 @@ def in_the_way(pf: pci.Function, number: int) -> str | None:
 
     A new VF is on the bus before the kernel links it to its PF.
 
-    :param pf: if it has VFs already, they are where they are
+    :param pf: if it has VFs already, their addresses are known
     :param number: how many VFs the PF will have
-    :returns: None if there is no such function
+    :returns: the address; None if there is no such function
     """
     if 'virtfn0' in pf.entries:
         return None

@@ -106,7 +106,7 @@ def place(path: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """A path of a file of procfs, in which octal numbers stand for blanks."""
+    """A path from a procfs file, with its octal escapes decoded."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
@@ -121,24 +121,6 @@ def names(path: str) -> list[str]:
     except OSError as err:
         if err.errno in _GONE:
             return []
-        raise
-
-
-def links(path: str) -> int:
-    """How many links a directory has: in sysfs, 2 more than it has
-    directories.
-
-    The directories of other network namespaces count, although names() does
-    not show them: kernfs_refresh_inode() in fs/kernfs/inode.c.
-
-    :returns: 0 if it does not exist
-    :raises OSError: as names()
-    """
-    try:
-        return os.stat(path).st_nlink
-    except OSError as err:
-        if err.errno in _GONE:
-            return 0
         raise
 
 

@@ -42,8 +42,8 @@ def is_bound(function: pci.Function) -> bool:
     (drivers/vfio/vfio_main.c from Linux 6.1 on); libvirt goes by it as well
     (src/util/virpci.c). On an older kernel a variant is known by modules.alias
     only. A VF that NVIDIA's driver keeps for vGPUs has vfio-dev too, but that
-    driver is no variant of vfio-pci: the VF is useless to a guest until it has
-    a vGPU type.
+    driver is not a variant of vfio-pci: the VF is useless to a guest until it
+    has a vGPU type.
     """
     if function.driver is None:
         return False
@@ -100,9 +100,9 @@ def group_nodes(path: str) -> list[device_file.DeviceFile]:
 
 
 def device_nodes(path: str) -> list[device_file.DeviceFile]:
-    """The VFIO files of a device of its own.
+    """The VFIO files that belong to one device, not to its group.
 
-    From Linux 6.6 on, a device can have one (Documentation/driver-api/
+    From Linux 6.6 on, a device can have such a file (Documentation/driver-api/
     vfio.rst).
     """
     found = [
@@ -123,8 +123,8 @@ def is_held(file: device_file.DeviceFile) -> bool:
     answer is always False, which says nothing.
 
     For a group this also finds users that /proc/PID/fd does not show: a
-    process that was killed and is still closing its files, an open file on its
-    way through a socket, and a mapping of the device.
+    process that was killed and is still closing its files, an open file that
+    is being passed through a socket, and a mapping of the device.
 
     :param file: one of nodes()
     :returns: False also if this process is not allowed to open it

@@ -37,7 +37,7 @@ def is_vgpu_function(address: str) -> bool:
 
 
 def is_place(function: pci.Function) -> bool:
-    """Whether a function is a VF that can have a vGPU type of NVIDIA's.
+    """Whether a function is a VF that can have an NVIDIA vGPU type.
 
     The VF stays bound to NVIDIA's driver, also without a type. Bound to
     vfio-pci it would be useless to a guest.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""How many vGPUs of which types a card of NVIDIA's has room for: see vgpu."""
+"""How many vGPUs of which types an NVIDIA card has room for: see vgpu."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Card:
         return vgpu_config.load().maximum.get((self.product_id, number))
 
     def places(self, number: int | None, limit: int | None) -> int:
-        """As maximum(), but at most, and if unknown, the number of VFs."""
+        """As maximum(), but the number of VFs if that is less or unknown."""
         most = self.maximum(number, limit) or len(self.current)
         return min(len(self.current), most)
 

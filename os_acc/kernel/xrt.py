@@ -67,15 +67,15 @@ class Card:
     def check_fits(self, image: UserImage, name: str) -> None:
         """Check that an image was linked for the shell in the card.
 
-        XRT's driver makes the same checks, when it has begun: icap.c and
-        xocl_fdt_check_uuids() in xocl_fdt.c.
+        XRT's driver makes the same checks, but only once it has begun: icap.c
+        and xocl_fdt_check_uuids() in xocl_fdt.c.
 
         :param name: the image's name in errors
         :raises BitstreamError: if it was linked for another shell
         :raises DeviceError: if the card does not show which shell it has
         """
         found = self.interfaces()
-        # Of an image for an older shell, the field is the UUID of the shell's
+        # In an image for an older shell, the field is the UUID of the shell's
         # feature ROM. Such a shell has no interfaces.
         if image.interface is None or not found:
             self._check_platform(image, name)
@@ -127,8 +127,8 @@ class Card:
     def loaded(self) -> str | None:
         """The UUID of the user image, as the user function's driver knows it.
 
-        An image that was loaded through the management function is unknown to
-        that driver, so then this is not asked.
+        That driver does not know an image that was loaded through the
+        management function, so this is not called then.
 
         :returns: None if the driver cannot tell
         """
@@ -238,7 +238,7 @@ def read(file: BinaryIO, name: str) -> UserImage:
 
     :param file: at any position
     :param name: the image's name in errors
-    :raises BitstreamError: if it is no user image for a card
+    :raises BitstreamError: if it is not a user image for a card
     """
 
     def refuse(reason: str) -> NoReturn:

@@ -2,9 +2,9 @@
 
 """One directory for each kind of device, with all that only this kind needs.
 
-What serves all kinds asks module() and having() for the parts of a kind, so
-that no list but ALL has to name a new one. A part is imported when it is first
-asked for; nothing registers itself.
+Code that serves all kinds asks module() and having() for the parts of a kind,
+so that no list but ALL has to name a new one. A part is imported when it is
+first asked for; nothing registers itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALL = (
     'vgpu',
 )
 
-#: The room of what runs as root. A kind has a directory in it, too.
+#: The package of what runs as root. A kind has a directory in it, too.
 ROOT = 'os_acc.privileged'
 
 

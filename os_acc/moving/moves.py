@@ -49,26 +49,26 @@ LOG = logging.getLogger(__name__)
 def prepare(
     host: host_module.Host,
     instance_info: objects.InstanceInfo,
-    given: Any,
+    source_plan: Any,
     migration_uuid: str,
     callback: progress.Callback | None = None,
     requests: Sequence[objects.AcceleratorRequest] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.prepare."""
     call = _Call(host, instance_info, migration_uuid)
-    wanted = plans.read(given, call.instance)
+    wanted = plans.read(source_plan, call.instance)
     chosen = plans.chosen(wanted, requests)
     asked = plan.plan(host, instance_info, chosen, False)
     with call.begun(events.PREPARE, exception.PlugException, callback) as step:
         entries = call.entries()
         half_done = [e for e in entries if e.van.state not in states.WHOLE]
         plug.release_half_done(host, instance_info, half_done, step)
-        there = [e for e in entries if e not in half_done]
-        if there:
-            call.check(there, states.INCOMING, states.PLUGGED)
-            _check_prepared(call, there, wanted, chosen)
-            prepare_module.make_intact(host, there, step, live=False)
-            return _vans(there)
+        existing = [e for e in entries if e not in half_done]
+        if existing:
+            call.check(existing, states.INCOMING, states.PLUGGED)
+            _check_prepared(call, existing, wanted, chosen)
+            prepare_module.make_intact(host, existing, step, live=False)
+            return _vans(existing)
         now = sysfs.boot_id()
         new = [
             plug.new_entry(
@@ -106,7 +106,8 @@ def hand_over(
             if live:
                 plan.check_live(host.extensions.plugin(entry.van.plugin))
             entry.live = live or (again and entry.live)
-        # First how, so that each later moment knows what to attach again.
+        # Write live first, so that after a crash at any later moment it is
+        # known what to attach again.
         host.journal.mark(entries, entries[0].van.state)
         for entry in entries:
             entry.van.state = states.OUTGOING
@@ -164,8 +165,7 @@ def finish(
     with call.begun(events.FINISH, cls, callback) as step:
         whole = [e for e in call.entries() if e.van.state in states.WHOLE]
         call.check(whole, states.OUTGOING)
-        if whole and guests.runs(host, whole):
-            call.refuse('its guest runs on this host; abort it instead')
+        _check_left(call, whole, 'abort')
         return _release(call, call.own(), step)
 
 
@@ -186,8 +186,8 @@ def abort(
         if states.OUTGOING in found:
             take_back(host, entries, step)
             return len(entries)
-        if states.INCOMING in found and guests.runs(host, entries):
-            call.refuse('its guest runs on this host; finish it instead')
+        if states.INCOMING in found:
+            _check_left(call, entries, 'finish')
         return _release(call, entries, step)
 
 
@@ -211,21 +211,18 @@ def take_back(
     host: host_module.Host,
     entries: Sequence[journal.Entry],
     step: steps.Steps,
-    runs_with_them: bool = False,
 ) -> None:
-    """Let outgoing VANs be the instance's again, on the source.
+    """Assign outgoing VANs to the instance again, on the source.
 
     What was detached is attached again. If the guest has ended meanwhile, it
-    gets the devices at its next start.
-
-    :param runs_with_them: its guest runs with the devices that it was not
-        detached from, which must then not be prepared again
+    gets the devices at its next start. A device with which the guest runs is
+    not prepared again.
     """
     detached = [entry for entry in entries if entry.live]
+    runs = guests.runs(host, entries)
     prepare_module.make_intact(
-        host, entries, step, live=runs_with_them and not detached
+        host, entries, step, live=bool(runs) and not detached
     )
-    runs = guests.runs(host, detached) if detached else None
     _attach(host, detached, step, live=runs is not False)
     for entry in entries:
         entry.van.migration_uuid = None
@@ -235,10 +232,10 @@ def take_back(
 def has_expired(
     host: host_module.Host, entries: Sequence[journal.Entry]
 ) -> bool:
-    """Whether the time is over in which only the caller acts.
+    """Whether migration_timeout has passed. Until then only the caller acts.
 
-    That of the target begins first and ends first: an incoming VAN counts
-    from its creation, and an outgoing one from its last change.
+    The time of the target begins first and ends first: for an incoming VAN it
+    begins with its creation, for an outgoing one with its last change.
     """
     now = timeutils.utcnow(with_timezone=True)
     begun = [
@@ -304,7 +301,7 @@ def _settle(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> None:
-    """Write that VANs are the instance's, in one commit."""
+    """Write that VANs are plugged for the instance, in one commit."""
     vans = [entry.van for entry in entries]
     for van in vans:
         van.state = states.PLUGGED
@@ -324,6 +321,27 @@ def _release(
     if errors:
         failures.fail(exception.UnplugException, call.instance, errors)
     return len(entries)
+
+
+def _check_left(
+    call: _Call, entries: Sequence[journal.Entry], instead: str
+) -> None:
+    """Check that no guest on this host has the VANs, or may yet get them.
+
+    During a live migration the guest exists on both hosts, with the devices
+    of each. Which one goes on is not known before the hypervisor has ended it.
+
+    :param instead: the call for a guest that runs here
+    :raises MigrationConflict: if one has
+    """
+    runs = guests.runs(call.host, entries) if entries else False
+    if runs:
+        call.refuse(f'its guest runs on this host; {instead} it instead')
+    if runs is None and guests.exists(call.host, entries):
+        call.refuse(
+            'its guest is paused on this host, or is being moved; wait for '
+            'the end of that, or look at both hosts where it runs'
+        )
 
 
 def _check_prepared(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the target host of a migration must give: written, and read again.
+"""What the target host of a migration must provide: written and read.
 
 The source writes the plan, and the target reads it. It comes over a network,
 so that each value is checked like any other input.
@@ -92,18 +92,20 @@ def source(
     return entries
 
 
-def read(given: Any, instance_uuid: str) -> list[objects.MigrationAccelerator]:
+def read(
+    source_plan: Any, instance_uuid: str
+) -> list[objects.MigrationAccelerator]:
     """Check a plan.
 
-    :param given: a MigrationPlan, or its primitive
+    :param source_plan: a MigrationPlan, or its primitive
     :param instance_uuid: the instance that it must be of
     :returns: its accelerators
     :raises InvalidRequest: if it is wrong; the error names the field and the
         value, and what was expected
     """
-    if isinstance(given, objects.MigrationPlan):
-        given = given.obj_to_primitive()
-    made = _read(objects.MigrationPlan, given, ['plan'])
+    if isinstance(source_plan, objects.MigrationPlan):
+        source_plan = source_plan.obj_to_primitive()
+    made = _read(objects.MigrationPlan, source_plan, ['plan'])
     if made.instance_uuid != instance_uuid:
         _refuse(
             ['plan', 'instance_uuid'],
@@ -256,7 +258,11 @@ def _check_accelerator(
     if found.obstacle is not None:
         _refuse([*keys, 'obstacle'], found.obstacle, 'None: it cannot move')
     if request.uuid != found.uuid:
-        _refuse([*asked, 'uuid'], request.uuid, f'{found.uuid}, as of the VAN')
+        _refuse(
+            [*asked, 'uuid'],
+            request.uuid,
+            f'{found.uuid}, the UUID of the VAN',
+        )
     try:
         if request.bitstream is not None:
             reference.parse(request.bitstream)
@@ -272,7 +278,7 @@ def _check_accelerator(
 def _read(cls: type[_Object], found: Any, keys: _Keys) -> _Object:
     """Read an object from its primitive, each field by itself.
 
-    :param keys: where it stands, for the errors
+    :param keys: where it is, for the errors
     :raises InvalidRequest: if it is wrong
     """
     made = cls.partial()
@@ -347,7 +353,7 @@ def _expected(field: Any, value: Any) -> str:
     schema = field.get_schema()
     if 'enum' in schema:
         return ' or '.join(schema['enum'])
-    return 'a list of texts' if 'array' in schema['type'] else 'a text'
+    return 'a list of strings' if 'array' in schema['type'] else 'a string'
 
 
 def _refuse_field(err: exception.InvalidRequest, keys: _Keys) -> NoReturn:

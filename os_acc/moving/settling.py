@@ -34,7 +34,7 @@ def settle(
     """Settle the VANs of an instance that is being moved.
 
     :param entries: its incoming or outgoing VANs
-    :param settled: gets those that are the instance's from now on
+    :param settled: gets those that are assigned to the instance
     :returns: those that the caller has to release
     """
     if not entries or not moves.has_expired(host, entries):
@@ -46,7 +46,7 @@ def settle(
             if incoming:
                 moves.make_theirs(host, entries, step, live=False)
             else:
-                moves.take_back(host, entries, step, runs_with_them=True)
+                moves.take_back(host, entries, step)
             settled += [entry.van for entry in entries]
             return []
         if incoming and guests.exists(host, entries) is False:

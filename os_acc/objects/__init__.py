@@ -122,7 +122,7 @@ def __dir__() -> list[str]:
 def register_all() -> None:
     """Import all objects, so that each can be read from a primitive.
 
-    A process does it once: a plug asks for it for each version of a handle.
+    A process does it only once: a plug calls it for each handle version.
     """
     for module in set(_MODULES.values()):
         importlib.import_module(f'{__name__}.{module}')

@@ -72,8 +72,8 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
     def registration_hook(self, cls: Any, index: int) -> None:
         """Let the fields of a class be read faster. oslo calls it."""
         for name in cls.fields:
-            theirs = cls.__dict__[name]
-            setattr(cls, name, theirs.getter(_getter(name)))
+            descriptor = cls.__dict__[name]
+            setattr(cls, name, descriptor.getter(_getter(name)))
         # Look up once how each field is read from a primitive, and stored.
         cls.READERS = tuple(
             (name, f'_obj_{name}', *_reader(field))
@@ -142,7 +142,7 @@ class VersionedObject(ovo_base.VersionedObject):
 
     @classmethod
     def partial(cls, **values: Any) -> Self:
-        """Make an object of which some fields are set later.
+        """Make an object, some of whose fields are set later.
 
         For type checkers, which want all fields without a default in a call
         of the class.
@@ -151,7 +151,7 @@ class VersionedObject(ovo_base.VersionedObject):
 
     @classmethod
     def of_canonical(cls, **values: Any) -> Self:
-        """Make an object of values in their canonical form, without checks.
+        """Make an object from values in their canonical form, without checks.
 
         For discovery, which makes several objects for each of thousands of
         functions from addresses and ids that the kernel shows in that form.

@@ -196,7 +196,7 @@ class HostInfo(base.VersionedObject):
             'HostDriverInfo', default=[]
         ),
         # By 'plugin NAME' or 'driver NAME': why it does not load, or what is
-        # wrong with what it says of itself.
+        # wrong with what it says about itself.
         'load_errors': ovo_fields.DictOfStringsField(default={}),
     }
 

@@ -45,8 +45,8 @@ class InstanceInfo(base.VersionedObject):
         # LPAR. libvirt: not needed, as the domain has the instance's UUID.
         'hypervisor_id': ovo_fields.StringField(nullable=True),
         # The process that uses the accelerators, as os_acc.kernel.process
-        # identifies it. When it has ended, recover() releases them. None:
-        # the instance is no process.
+        # identifies it. When it has ended, recover() releases them. None: the
+        # instance is not a process.
         'process': ovo_fields.StringField(nullable=True),
     }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the target host of a migration must give."""
+"""What the target host of a migration must provide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WayField(ovo_fields.AutoTypedField[str]):
 
 @base.VersionedObjectRegistry.register
 class MigrationAccelerator(base.VersionedObject):
-    """An accelerator of the instance, and what the target must give for it."""
+    """An accelerator of the instance, and what the target must provide."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -37,11 +37,11 @@ class MigrationAccelerator(base.VersionedObject):
     fields = {
         # The UUID of the VAN, on both hosts.
         'uuid': fields.UUIDField(),
-        # The driver that must give it, and the class of its attach handle.
+        # The driver that must provide it, and the class of its attach handle.
         'driver': fields.NameField(),
         'handle_type': fields.NameField(),
-        # The type of a mediated device. The hypervisor compares none, and
-        # another one fails in the middle of a migration.
+        # The type of a mediated device. The hypervisor does not compare the
+        # types, and a migration to another type fails midway.
         'mdev_type': fields.NameField(nullable=True),
         # The best way in which it can move: live, replug or cold.
         'way': WayField(),
@@ -58,7 +58,7 @@ class MigrationAccelerator(base.VersionedObject):
 
 @base.VersionedObjectRegistry.register
 class MigrationPlan(base.VersionedObject):
-    """What the target of a migration must give, and how the instance moves."""
+    """What the target must provide, and how the instance moves."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'

@@ -45,8 +45,8 @@ class RecoveryReport(base.VersionedObject):
         # and are no longer in the journal.
         'released': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # VANs that were plugged before a reboot of the host. Their devices
-        # have been prepared again. Also those of a migration that are the
-        # instance's from now on.
+        # have been prepared again. Also VANs of a migration that were assigned
+        # to the instance.
         'restored': ovo_fields.ListOfObjectsField('VAN', default=[]),
         # VANs that could not be released or prepared again. The error of
         # each VAN says why; the next recover() tries again.
@@ -81,7 +81,7 @@ class ApplyStep(base.VersionedObject):
         'part': ovo_fields.StringField(),
         # A file of device_spec_dir, a PF, a device or a region of it.
         'name': ovo_fields.StringField(),
-        # What was there, and what the document wants.
+        # The earlier state, and the one that the document wants.
         'before': ovo_fields.StringField(),
         'after': ovo_fields.StringField(),
         # 'in the way': somebody uses it, and nothing was touched.

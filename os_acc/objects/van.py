@@ -71,7 +71,7 @@ class VANStateField(ovo_fields.AutoTypedField[str]):
 
 
 class _Connected:
-    """What the methods of a VAN call. It is no field of the VAN."""
+    """What the methods of a VAN call. It is not a field of the VAN."""
 
     _save: Callable[[VAN], None] | None = None
     _report: Callable[[float | None, str | None], None] | None = None
@@ -152,7 +152,7 @@ class VAN(_Connected, base.VersionedObject):
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str
     ) -> None:
-        """Call a VAN that is being moved prepared, for an older reader."""
+        """Show a VAN that is being moved as prepared to an older reader."""
         super().obj_make_compatible(primitive, target_version)
         target = versionutils.convert_version_to_tuple(target_version)
         if target < (1, 3) and primitive.get('state') in MOVING:
@@ -218,11 +218,11 @@ class VAN(_Connected, base.VersionedObject):
         """How long a plugin may still wait in unplug().
 
         The VANs of an instance are unplugged one after the other, and often
-        wait for the same: that its guest ends. So they share the time, which
-        begins when the first of them asks.
+        wait for the same event: the end of its guest. So they share the time,
+        which begins when the first of them asks.
 
         :param seconds: for all VANs of the call together
-        :returns: seconds; 0 if none are left, and then one look is enough
+        :returns: seconds; 0 if none are left: then check once, without waiting
         """
         return seconds if self._time_left is None else self._time_left(seconds)
 

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is done with the whole host: look, preview, recover."""
+"""Operations on the whole host: discovery, preview, recovery."""

@@ -148,7 +148,7 @@ def devices(host: host_module.Host) -> list[objects.Device]:
         found += listed.unknown(examined.devices)
         for fault in examined.faults:
             faults.setdefault(fault, []).append(repr(name))
-    # An option that cannot be read stops every driver: it is said once.
+    # An option that cannot be read stops every driver: report it once.
     errors = [
         f'driver{"s" if len(names) > 1 else ""} {", ".join(names)}: {fault}'
         for fault, names in faults.items()
@@ -227,15 +227,15 @@ def _show_reserved(
     :returns: why that failed, if it did
     """
     try:
-        those = reserved.read(host.journal)
+        reservations = reserved.read(host.journal)
     except exception.ExceptionBase as err:
         return [f'which devices are reserved is unknown: {err}']
-    for device in devices if those else ():
+    for device in devices if reservations else ():
         for each in device.handles:
             if each.state == device_objects.FREE:
                 addresses = reserved.names(device.address, each.handle)
                 each.reason = each.reason or reserved.text(
-                    those, addresses, each.region
+                    reservations, addresses, each.region
                 )
     return []
 

@@ -17,7 +17,7 @@ _NOTED = ('pci', 'mdev', 'file', 'block')
 
 
 def of_plugged(vans: Iterable[objects.VAN]) -> list[tuple[objects.VAN, str]]:
-    """The devices that plugged VANs have, with what each keeps along.
+    """The devices that plugged VANs have, with the companions of each.
 
     :returns: each VAN with the name of a device, as its note has it
     """
@@ -28,13 +28,13 @@ def of_plugged(vans: Iterable[objects.VAN]) -> list[tuple[objects.VAN, str]]:
         if each.state in states.WHOLE and each.driver != 'fake'
     ]
     own = {name: each for each in plugged for name in _names(each)}
-    along = {
+    of_companions = {
         address: each
         for each in plugged
         for address in companions.addresses_of(each)
         if address not in own
     }
-    return [(van, name) for name, van in (own | along).items()]
+    return [(van, name) for name, van in (own | of_companions).items()]
 
 
 def _names(van: objects.VAN) -> Iterator[str]:

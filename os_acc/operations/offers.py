@@ -146,7 +146,7 @@ class Offers:
         handle: objects.AttachHandle,
         region: str | None,
     ) -> int:
-        """The rank of a region, also if an earlier request would use it."""
+        """The rank of a region, even if an earlier request would use it."""
         request = planned.request
         key = _slot(device, region)
         if key not in self._contents:

@@ -54,7 +54,7 @@ def find(
     """
 
     def one(uuid: str) -> list[objects.VAN]:
-        entries = _orphans(host, uuid, minimum_age, _of(owner))
+        entries = _orphans(host, uuid, minimum_age, _by_owner(owner))
         try:
             if guests.exists(host, entries):
                 return []
@@ -63,7 +63,7 @@ def find(
         return [entry.van for entry in entries]
 
     # In parallel: each waits some seconds for a hypervisor that is down.
-    return _of_each(host, _candidates(host, known, minimum_age), one)
+    return _for_each(host, _candidates(host, known, minimum_age), one)
 
 
 def release(
@@ -73,10 +73,12 @@ def release(
     owner: str,
 ) -> objects.VANList:
     """See os_acc.release_orphans."""
-    vans = _of_each(
+    vans = _for_each(
         host,
         _candidates(host, known, minimum_age),
-        lambda uuid: _release_instance(host, uuid, minimum_age, _of(owner)),
+        lambda uuid: _release_instance(
+            host, uuid, minimum_age, _by_owner(owner)
+        ),
     )
     if vans:
         LOG.info(
@@ -87,7 +89,7 @@ def release(
     return vans
 
 
-def _of_each(
+def _for_each(
     host: host_module.Host,
     instances: Sequence[str],
     act: Callable[[str], list[objects.VAN]],
@@ -132,7 +134,7 @@ def release_vans(
     return objects.VANList(objects=found)
 
 
-def _of(owner: str | None) -> Callable[[journal.Entry], bool]:
+def _by_owner(owner: str | None) -> Callable[[journal.Entry], bool]:
     """Choose the VANs of an owner; None: of all owners."""
     return lambda entry: owner in (None, entry.van.owner)
 

@@ -26,10 +26,10 @@ def plug(
 ) -> list[planned_module.Planned]:
     """Say what os_acc.plug() would do. Nothing is changed.
 
-    It asks what the plug asks: the plan, discovery, and the driver's
+    It checks what the plug checks: the plan, discovery, and the driver's
     serves() and check_request(). A free handle can be taken by somebody else
-    before the plug, and which processes have a device open is not seen
-    without the privileged daemon.
+    before the plug, and which processes have a device open is not seen without
+    the privileged daemon.
 
     :param host: made with read_only=True
     :returns: what would be done for each request, in their order

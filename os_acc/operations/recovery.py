@@ -86,11 +86,12 @@ def recover(
 
 
 def _note_holders(host: host_module.Host) -> None:
-    """Let the privileged half note whose the devices of plugged VANs are.
+    """Have the privileged half note which VANs have which devices.
 
-    Its notes may be of an earlier version of os-acc, or damaged. What names no
-    VAN is kept from all, also from what its VAN has along with it. Where no
-    device is offered, and none was ever given out, there is nothing to note.
+    Its notes may be of an earlier version of os-acc, or damaged. A device
+    whose note names no VAN is refused to all, even to the VAN that has it, as
+    its device or as a companion. Where no device is offered, and none was ever
+    given out, there is nothing to note.
     """
     if not host.offers_devices() and not os.path.isdir(notes.FOLDER):
         return
@@ -106,7 +107,7 @@ def _note_holders(host: host_module.Host) -> None:
         with host.acting_for():
             holders.adopt(vans)
     except exception.ExceptionBase as err:
-        # A service must be able to start in spite of it.
+        # A service must be able to start in spite of this error.
         LOG.info('The notes may not name who has the devices: %s', err)
 
 
@@ -236,8 +237,8 @@ def _recover_programming(host: host_module.Host) -> None:
     """Mark interrupted programming as failed, and call the hooks.
 
     No VAN gets a device whose programming was interrupted until the device is
-    programmed again. The hooks are called for what the process that has
-    programmed a device has not told them before it ended.
+    programmed again. The hooks are called for what the process that programmed
+    a device did not report to them before it ended.
     """
     try:
         interrupted = [
@@ -252,7 +253,7 @@ def _recover_programming(host: host_module.Host) -> None:
     try:
         announcing.recover(host.journal, functools.partial(_held, host.locks))
     except Exception as err:
-        # A service must be able to start in spite of it.
+        # A service must be able to start in spite of this error.
         log.error(
             LOG,
             err,
@@ -297,7 +298,7 @@ def _clean_up_programming(host: host_module.Host, at_start: bool) -> None:
                 done = bool(step()) and done
         except Exception as err:
             done = False
-            # A service must be able to start in spite of it.
+            # A service must be able to start in spite of this error.
             LOG.error(
                 'Leftovers of an interrupted programming were not cleaned up: '
                 '%s',

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Reading options, and the options of several rooms."""
+"""Reading options, and the options of several packages."""

@@ -135,7 +135,7 @@ OPTS = [
         'an NVMe drive that os-acc itself can erase, or if this is set and '
         'its entry of device_spec has "command_empties": true, which says '
         'that the command erases it. The privileged daemon reads the option '
-        'from its configuration files at each use, and only root may be able '
+        'from its configuration files at each use, and only root must be able '
         'to write them.',
     ),
     cfg.FloatOpt(

@@ -55,7 +55,7 @@ def fault(
     :param err: one of ERRORS
     """
     found = find(conf, group, option)
-    # All values of the last file, of which a reference may be in any.
+    # All values of the last file: any of them may have the reference.
     values = [x.value for x in found if x.path == found[-1].path]
     return f'{place(conf, group, option)}: {_why(option, values, err)}'
 
@@ -85,8 +85,8 @@ def _why(option: cfg.Opt, values: list[str], err: BaseException) -> str:
     if isinstance(err, (*_REFERENCES, cfg.TemplateSubstitutionError)):
         name = _name(option, values, err)
         return (
-            f'its value has a "$" with a name after it{name} that is no '
-            f'option which os-acc knows. {_REMEDY}, or write the value of '
+            f'its value has a "$" followed by a name{name} that is not an '
+            f'option that os-acc knows. {_REMEDY}, or write the value of '
             'the option instead of its name'
         )
     if hides(option):

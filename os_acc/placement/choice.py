@@ -29,7 +29,7 @@ Allocated = Mapping[str, Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Wish:
+class _Need:
     """What one group requests of one resource class.
 
     Placement takes all of it from one provider.
@@ -71,38 +71,38 @@ def requests(
     """
     for place in sorted(allocated.keys() - offered.keys()):
         raise _gone(place, allocated[place])
-    ours = {name for each in allocated.values() for name in each}
-    _check_amounts(instance_uuid, asked, allocated, ours)
-    wishes = _wishes(instance_uuid, asked, ours)
-    places = _assign(instance_uuid, wishes, allocated, offered, vans)
-    _check_programs(asked, wishes, places, offered)
+    allocated_classes = {name for each in allocated.values() for name in each}
+    _check_amounts(instance_uuid, asked, allocated, allocated_classes)
+    needs = _needs(instance_uuid, asked, allocated_classes)
+    places = _assign(instance_uuid, needs, allocated, offered, vans)
+    _check_programs(asked, needs, places, offered)
     used = {each.handle.identity for each in vans.values() if each.handle}
     used.update(taken)
     made = []
-    for wish, place in zip(wishes, places, strict=True):
-        for uuid in wish.uuids:
+    for need, place in zip(needs, places, strict=True):
+        for uuid in need.uuids:
             request = _request(
-                uuid, wish, place, offered[place].parts, vans.get(uuid), used
+                uuid, need, place, offered[place].parts, vans.get(uuid), used
             )
             request.instance_uuid = instance_uuid
             made.append(request)
     return made
 
 
-def _wishes(
+def _needs(
     instance_uuid: str,
     asked: Collection[flavor.Group],
-    ours: Collection[str],
-) -> list[_Wish]:
+    allocated_classes: Collection[str],
+) -> list[_Need]:
     named = [
         (group, name)
         for group in asked
-        for name in sorted(group.resources.keys() & ours)
+        for name in sorted(group.resources.keys() & allocated_classes)
     ]
     total = sum(group.resources[name] for group, name in named)
     uuids = iter(flavor.request_uuids(instance_uuid, total))
     return [
-        _Wish(
+        _Need(
             group,
             name,
             list(itertools.islice(uuids, group.resources[name])),
@@ -115,17 +115,17 @@ def _check_amounts(
     instance_uuid: str,
     asked: Collection[flavor.Group],
     allocated: Allocated,
-    ours: Collection[str],
+    allocated_classes: Collection[str],
 ) -> None:
     total = flavor.amounts(asked)
-    for name in sorted(ours):
-        there = sum(each.get(name, 0) for each in allocated.values())
-        if total[name] != there:
+    for name in sorted(allocated_classes):
+        amount = sum(each.get(name, 0) for each in allocated.values())
+        if total[name] != amount:
             raise exception.InvalidRequest(
                 subject=f'instance {instance_uuid}',
                 field=f'resources:{name} of its flavor',
                 value=total[name],
-                expected=f'{there}, the amount that Placement has allocated '
+                expected=f'{amount}, the amount that Placement has allocated '
                 "from os-acc's devices on this host; if another provider of "
                 'the host, such as a device of Cyborg, offers this resource '
                 'class too, give it another one',
@@ -134,35 +134,37 @@ def _check_amounts(
 
 def _assign(
     instance_uuid: str,
-    wishes: Sequence[_Wish],
+    needs: Sequence[_Need],
     allocated: Allocated,
     offered: Mapping[str, inventory.Provider],
     vans: Mapping[str, objects.VAN],
 ) -> list[str]:
-    """Find the place of each wish, so that all of the allocation is used.
+    """Find the place of each need, so that all of the allocation is used.
 
-    The traits of a group may be those of another provider of the allocation
-    if the group has no suffix, and a trait that a deployer has set is unknown
-    here. So a solution with all known traits goes first, and then any. What
-    is plugged stays where it is.
+    The traits of a group may be those of another provider of the allocation if
+    the group has no suffix, and a trait that a deployer has set is unknown
+    here. So a solution with all known traits is tried first, and then any
+    other. What is plugged stays where it is.
     """
     known = {t for each in offered.values() for t in each.traits}
 
-    def fits(wish: _Wish, place: str) -> bool:
-        there = {part.device.address for part in offered[place].parts}
-        return wish.group.traits & known <= offered[place].traits and all(
-            vans[uuid].device in there for uuid in wish.uuids if uuid in vans
+    def fits(need: _Need, place: str) -> bool:
+        addresses = {part.device.address for part in offered[place].parts}
+        return need.group.traits & known <= offered[place].traits and all(
+            vans[uuid].device in addresses
+            for uuid in need.uuids
+            if uuid in vans
         )
 
-    for wanted in (fits, lambda wish, place: True):
+    for wanted in (fits, lambda need, place: True):
         left = {place: dict(each) for place, each in allocated.items()}
-        found = _search(wishes, left, wanted)
+        found = _search(needs, left, wanted)
         if found is not None:
             return found
     raise exception.InvalidRequest(
         subject=f'instance {instance_uuid}',
         field='resources of its flavor',
-        value=[f'{wish.name}={wish.amount}' for wish in wishes],
+        value=[f'{need.name}={need.amount}' for need in needs],
         expected='amounts that fit what Placement has allocated: '
         + '; '.join(
             f'{place}: {dict(each)}'
@@ -172,24 +174,24 @@ def _assign(
 
 
 def _search(
-    wishes: Sequence[_Wish],
+    needs: Sequence[_Need],
     left: Mapping[str, dict[str, int]],
-    fits: Callable[[_Wish, str], bool],
+    fits: Callable[[_Need, str], bool],
 ) -> list[str] | None:
-    """Find a place for each wish by trying; None: there is no solution.
+    """Find a place for each need by trying; None: there is no solution.
 
     :param left: what is left of the allocation; it is as before afterwards
     """
-    if not wishes:
+    if not needs:
         return []
-    wish, *others = wishes
+    need, *others = needs
     for place in sorted(left):
         amounts = left[place]
-        if amounts.get(wish.name, 0) < wish.amount or not fits(wish, place):
+        if amounts.get(need.name, 0) < need.amount or not fits(need, place):
             continue
-        amounts[wish.name] -= wish.amount
+        amounts[need.name] -= need.amount
         rest = _search(others, left, fits)
-        amounts[wish.name] += wish.amount
+        amounts[need.name] += need.amount
         if rest is not None:
             return [place, *rest]
     return None
@@ -197,14 +199,14 @@ def _search(
 
 def _check_programs(
     asked: Collection[flavor.Group],
-    wishes: Sequence[_Wish],
+    needs: Sequence[_Need],
     places: Sequence[str],
     offered: Mapping[str, inventory.Provider],
 ) -> None:
     """Check that a function is requested for what can be programmed."""
     able = {
-        wish.group.suffix
-        for wish, place in zip(wishes, places, strict=True)
+        need.group.suffix
+        for need, place in zip(needs, places, strict=True)
         if any(_is_programmable(part) for part in offered[place].parts)
     }
     for group in asked:
@@ -225,55 +227,57 @@ def _is_programmable(part: inventory.Part) -> bool:
 
 def _request(
     uuid: str,
-    wish: _Wish,
+    need: _Need,
     place: str,
     parts: Sequence[inventory.Part],
     van: objects.VAN | None,
     used: set[str],
 ) -> objects.AcceleratorRequest:
-    """Make a request for one unit of a wish.
+    """Make a request for one unit of a need.
 
     :param van: the one that is plugged for it already
     :param used: the identities of handles that are taken; the one that is
         chosen is added
     """
-    of_class = [p for p in parts if p.device.resource_class == wish.name]
+    of_class = [p for p in parts if p.device.resource_class == need.name]
     able = {t for part in of_class for t in inventory.traits_of(part.device)}
     # The others are traits of the host, or set by a deployer.
-    traits = wish.group.traits & able
+    traits = need.group.traits & able
     for part in of_class:
         if not traits <= inventory.traits_of(part.device):
             continue
-        those = [van.handle] if van is not None else _free(uuid, part, traits)
-        for handle in those:
+        handles = (
+            [van.handle] if van is not None else _free(uuid, part, traits)
+        )
+        for handle in handles:
             if van is None and handle is not None:
                 if handle.identity in used:
                     continue
                 used.add(handle.identity)
-            return _made(uuid, wish, part, handle, traits)
+            return _made(uuid, need, part, handle, traits)
     raise exception.DeviceNotFound(
-        wanted=f'resource class {wish.name} on device {place}',
+        wanted=f'resource class {need.name} on device {place}',
         reason=_why(of_class),
     )
 
 
 def _made(
     uuid: str,
-    wish: _Wish,
+    need: _Need,
     part: inventory.Part,
     handle: objects.AttachHandle | None,
     traits: Collection[str],
 ) -> objects.AcceleratorRequest:
     made = objects.AcceleratorRequest.partial(
         uuid=uuid,
-        resource_class=wish.name,
+        resource_class=need.name,
         traits=sorted(traits),
         driver=part.device.driver,
         handle=handle,
     )
     if _is_programmable(part):
-        made.function_id = wish.group.programs.get(flavor.FUNCTION)
-        made.bitstream = wish.group.programs.get(flavor.BITSTREAM)
+        made.function_id = need.group.programs.get(flavor.FUNCTION)
+        made.bitstream = need.group.programs.get(flavor.BITSTREAM)
     return made
 
 

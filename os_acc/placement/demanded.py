@@ -163,7 +163,7 @@ def note(
         if each.function in ids
         for name, amount in each.resources.items()
     ]
-    told = [
+    new_events = [
         events.Event(
             at=now,
             operation=events.DEMAND,
@@ -175,7 +175,7 @@ def note(
         for each in made
     ]
     if made:
-        host.journal.note_demand(made, told)
+        host.journal.note_demand(made, new_events)
     return [str(each.function_id) for each in made]
 
 

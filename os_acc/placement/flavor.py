@@ -102,7 +102,7 @@ def way(extra_specs: Mapping[str, str]) -> str | None:
 
 
 def _amount(value: str) -> int:
-    """An amount; 0 if it is none. Nova does not request such a value."""
+    """An amount; 0 if it is not one. Nova does not request such a value."""
     return int(value) if re.fullmatch('[0-9]+', str(value)) else 0
 
 

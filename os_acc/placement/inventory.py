@@ -77,7 +77,7 @@ def providers(
     allocated: Collection[str] = (),
     kept: Iterable[reserved.Reserved] = (),
 ) -> dict[str, Provider]:
-    """Make the providers of devices, by place(): see there.
+    """Make the providers of devices, by the name from place().
 
     A handle counts if a guest has it or could get it. One that the host uses,
     or that does not exist, does not count. These are reserved: a handle that
@@ -187,8 +187,8 @@ def _count(part: Part, allocated: Collection[str]) -> Inventory:
     made = Inventory()
     for each in part.handles:
         if device.mdev_types and each.holder is None:
-            # A mediated device that no VAN has is of somebody else, unless
-            # it is kept back: os-acc makes a new one for each request.
+            # A mediated device that no VAN has belongs to somebody else,
+            # unless it is kept back: os-acc makes a new one for each request.
             counts = each.state == device_objects.RESERVED
         else:
             counts = each.state in (

@@ -23,7 +23,7 @@ def function(address: str) -> pci.Function:
     :raises InvalidRequest: if the address is malformed
     :raises DeviceNotFound: if it is not there, or device_spec offers neither
         it nor the function whose companion it is, or parts of it only, and no
-        VAN has it since before
+        VAN already has it
     """
     found = there(address)
     offers.check(found)
@@ -31,10 +31,10 @@ def function(address: str) -> pci.Function:
 
 
 def offered(address: str) -> pci.Function:
-    """Find a PCI function of which os-acc may touch parts, or program it.
+    """Find a PCI function that os-acc may program, or touch parts of.
 
-    :raises: as function(), unless device_spec offers parts of it, or a VAN has
-        a VF of it since before
+    :raises: as function(), unless device_spec offers parts of it, or a VAN
+        already has a VF of it
     """
     found = there(address)
     offers.check_part(found)
@@ -59,7 +59,7 @@ def an_mdev(uuid: str, parent: str, kind: str) -> mdev.Mdev:
     """
     for field, value in (('parent', parent), ('type', kind)):
         if not isinstance(value, str):
-            refuse(field, value, 'a text')
+            refuse(field, value, 'a string')
         mdev.check_name(value, field)
     mdev.directory(uuid)
     return mdev.Mdev(uuid, parent, kind)

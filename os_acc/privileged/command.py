@@ -5,8 +5,8 @@
 Input. The standard input is a pipe that never delivers anything and never
 ends. With an empty input such as /dev/null, some tools take the end of the
 input for "yes" (can_proceed() of XRT's tools does, in core/tools/common/
-XBUtilitiesCore.cpp), and others ask again for ever. With this pipe, a tool
-that asks waits until its deadline and is killed: no question is answered.
+XBUtilitiesCore.cpp), and others ask again forever. With this pipe, a tool that
+asks waits until its deadline and is killed: no question is answered.
 
 Output. Only its end is kept, in memory. A child that outlives the command may
 keep the pipe open, so the command's exit counts, not the end of the output.
@@ -45,10 +45,10 @@ _SHORTEST, _LONG = 0.001, 0.05
 #: Seconds for a killed process to end; after that it is left alone.
 GRACE = 5.0
 
-# The messages of tools whose image gets active at the next start of the host,
-# such as "Cold reboot machine to load the new image on device." and "Warm
-# reboot is required to recognize new SC image on the device." of XRT's xbmgmt
-# (core/tools/xbmgmt2/OO_UpdateBase.cpp).
+# The messages of tools whose image becomes active at the next start of the
+# host, such as "Cold reboot machine to load the new image on device." and
+# "Warm reboot is required to recognize new SC image on the device." of XRT's
+# xbmgmt (core/tools/xbmgmt2/OO_UpdateBase.cpp).
 _REBOOT = b' reboot'
 _REBOOTS = (b'cold reboot', b'warm reboot')
 _LONGEST = len(b'cold reboot')

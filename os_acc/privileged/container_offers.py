@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May a container get a device, and what else does it get with it, as root?
+"""Whether a container may get a device, and what it gets with it, as root.
 
 Every container that has a device like it also has its common files, such as
 /dev/vfio/vfio, /dev/kfd and /dev/nvidiactl. They say nothing about the device.
@@ -23,7 +23,7 @@ from os_acc.spec import edits as spec_edits
 
 
 def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
-    """Check that device_spec offers a device, and give what its entry adds.
+    """Check that device_spec offers a device; return what its entry adds.
 
     A VAN keeps what it has: then an entry that no longer offers the device
     does not matter.
@@ -69,7 +69,7 @@ def common(handle: handles.Handle) -> frozenset[str]:
 def _files(handle: handles.Handle) -> file_groups.Accelerator:
     """Find the accelerator of device files that a VAN has.
 
-    :raises DeviceNotFound: if no VAN has it, or it has not all of the files
+    :raises DeviceNotFound: if no VAN has it, or it lacks some of the files
     """
     found = device_files.held_by(handle.name, handle.share or '')
     there = {each.path for each in found.files}

@@ -162,7 +162,7 @@ def check_users() -> None:
 def _options() -> cfg.ConfigOpts.GroupAttr:
     """The options of the group [os_acc_cdi], which no caller can set.
 
-    :raises InvalidRequest: if one is invalid, or another user than root could
+    :raises InvalidRequest: if one is invalid, or a user other than root could
         have written a file
     """
     conf = offers.configuration()
@@ -253,7 +253,7 @@ def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
 def _refuse_conflict(
     van: str, wanted: undo_log.ContainerSpec, text: str
 ) -> None:
-    """Check that a spec fits to those of the instance's other VANs.
+    """Check that a spec does not conflict with the instance's other specs.
 
     :param text: the spec
     :raises InvalidRequest: if two of them set one variable to different
@@ -300,7 +300,7 @@ def _files(directory: str) -> root_folder.RootFiles:
 def _replace(
     van: str, known: undo_log.ContainerSpec, wanted: undo_log.ContainerSpec
 ) -> None:
-    """Give up a spec that differs from the one that is wanted.
+    """Withdraw a spec that differs from the one that is wanted.
 
     :raises DeviceBusy: if a container has a device file that is not in the
         spec that is wanted
@@ -310,7 +310,7 @@ def _replace(
         wanted.directory,
         wanted.kind,
     ):
-        # First, so that no container starts with it after the look.
+        # First, so that no container starts with it after the check.
         _delete(known.directory, known.kind, van)
     container_users.wait(van, dataclasses.replace(known, nodes=gone), 0)
 
@@ -367,7 +367,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _text(path: str) -> str:
-    """Read a file of somebody else; '' if it is no readable text."""
+    """Read somebody else's file; '' if it is not readable text."""
     try:
         # A named pipe would block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

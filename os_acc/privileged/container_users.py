@@ -85,10 +85,10 @@ def _shared(known: undo_log.ContainerSpec) -> str:
 def _note_containers(
     van: str, noted: undo_log.ContainerSpec, found: set[str]
 ) -> None:
-    """Note the containers that have a VAN's device, in place of the last ones.
+    """Note the containers that have a VAN's device now.
 
-    Of those, each that has not ended is found again. A VAN may be released
-    meanwhile.
+    They replace those noted before: each of these that has not ended is found
+    again. A VAN may be released meanwhile.
     """
     containers = sorted(found - {''})
     if noted.containers != containers and (

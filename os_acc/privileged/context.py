@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os-acc's own privileged context, and what its daemon tells of itself."""
+"""os-acc's own privileged context, and what its daemon reports on itself."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MODULES = (
     'os_acc.privileged.pci.functions',
 )
 
-# To write to sysfs, the user id of root is enough. To see which files other
-# users' processes have open, to set up VFs of NICs, and to change the owner
-# and the permissions of device files, takes capabilities.
+# To write to sysfs, the user id of root is enough. Capabilities are needed to
+# see which files other users' processes have open, to set up VFs of NICs, and
+# to change the owner and the permissions of device files.
 CAPABILITIES = (
     capabilities.CAP_SYS_PTRACE,  # to read the links in /proc/PID/fd
     capabilities.CAP_DAC_READ_SEARCH,  # to look into /proc/PID/fd
@@ -80,7 +80,7 @@ def check_users() -> None:
 def check_directory() -> None:
     """Check the directory of the record, for ``os-acc doctor``.
 
-    :raises PrivilegeError: if others than root could change it
+    :raises PrivilegeError: if users other than root could change it
     """
     root_folder.check()
 
@@ -103,8 +103,9 @@ def start_in_background() -> None:
             target=_start, name='os-acc privsep start', daemon=True
         )
         thread.start()
-        # A process that ends before would leave the socket in the directory of
-        # temporary files, and privsep-helper with nobody to connect to.
+        # A process that ends before the daemon has started would leave the
+        # socket in the directory of temporary files, and privsep-helper with
+        # nobody to connect to.
         atexit.register(thread.join, privsep.LONGEST_WAIT)
 
 

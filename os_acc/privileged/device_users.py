@@ -158,8 +158,8 @@ def wait_until_closed(
 
     def users() -> list[str]:
         held = [file for file in files if vfio.is_held(file)]
-        # While the kernel says so, one look for the process is enough: that
-        # look reads the open files of every process.
+        # While the kernel reports it as open, look for the process only once:
+        # that reads the open files of every process.
         if not (known and held):
             known[:] = open_files.users_of(files) or [
                 refusals.STILL_OPEN.say(path=file.path).text for file in held
@@ -187,7 +187,7 @@ def until_closed(
     :param device: the device, for the error
     :param users: finds who has it open: a clause for each
     :param seconds: how long to wait; 0: look once
-    :param text: makes the reason of the error of these clauses
+    :param text: makes the reason of the error from these clauses
     :raises DeviceBusy: if somebody still has it open
     """
     found: list[str] = []
@@ -220,7 +220,7 @@ _SYSPATH = 'vfio-device-syspath:'
 
 
 def have_others_only(path: str) -> bool:
-    """Whether a function's IOMMU group is open for other functions of it only.
+    """Whether a function's IOMMU group is open only for its other functions.
 
     A guest that keeps another function of the group keeps the group's file
     open. The answer is True only if the kernel or libvirt shows that no

@@ -20,7 +20,7 @@ from os_acc.privileged import undo_log
 
 
 class Owner(NamedTuple):
-    """Whom a file is to belong to; None: as it is.
+    """Whom a file is to belong to; None: unchanged.
 
     :ivar user: a name or a number, as group
     :ivar mode: its permissions
@@ -35,10 +35,10 @@ class Owner(NamedTuple):
 class DeviceFile(undo_log.Record):
     """A device file whose owner or permissions were changed.
 
-    :ivar name: of the accelerator that the file is of
-    :ivar inode: another file at the same path has another one
+    :ivar name: of the accelerator that the file belongs to
+    :ivar inode: a different file at the same path has a different one
     :ivar before: user id, group id and permissions before
-    :ivar ours: the same, as they were to be set
+    :ivar ours: the same, as os-acc was to set them
     """
 
     name: str
@@ -110,7 +110,7 @@ def _key(number: device_file.Number) -> str:
 
 
 def _is_ours(known: DeviceFile, name: str, now: device_files.Node) -> bool:
-    """Whether a file has no owner or permissions but those of a record."""
+    """Whether a file is the recorded one, and nobody else has changed it."""
     return (
         (known.name, known.path, known.inode) == (name, now.path, now.inode)
     ) and all(
@@ -166,7 +166,7 @@ def restore(name: str) -> list[str]:
 
 
 def _restored(key: str, known: DeviceFile) -> str | None:
-    """Restore one file; say why it is left as it is, if it is."""
+    """Restore one file; if it is left as it is, say why."""
     try:
         with device_files.opened(known.path) as fd:
             now = device_files.node_of(known.path, fd)

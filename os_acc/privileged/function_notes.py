@@ -28,7 +28,8 @@ class Function(store.Said):
 
     :ivar device: the PF of a VF, or the function itself; None: an earlier
         version did not note that
-    :ivar vfio_driver: to which a function is bound that is given out whole
+    :ivar vfio_driver: the driver to which a function that is given out whole
+        is bound
     :ivar host_driver: the same, for a service of the host itself
     :ivar command_empties: as its entry of device_spec said
     :ivar trusted: whether a VF may stay trusted
@@ -119,7 +120,7 @@ def note_trusted(vf: pci.Function) -> None:
 
 
 def note_vfs(pf: pci.Function, number: int) -> None:
-    """Note that VANs get VFs of a PF, of which there are a number."""
+    """Note that VANs get VFs of a PF, and how many VFs the PF has."""
     notes.note(
         notes.VFS,
         pf.address,
@@ -145,7 +146,7 @@ def note_mdev(device: mdev.Mdev) -> None:
 
 
 def mdev_text(device: mdev.Mdev) -> str:
-    """What tells another mediated device with the same UUID."""
+    """What distinguishes mediated devices with the same UUID."""
     return f'{device.parent} {device.type}'
 
 
@@ -207,18 +208,18 @@ def needs_vfs(pf: pci.Function) -> list[str]:
 
 
 def _sharing(
-    function: pci.Function, others: noted.Rule, but: str = ''
+    function: pci.Function, others: noted.Rule, but_in: str = ''
 ) -> Iterator[noted.InTheWay]:
     """The notes of what shares hardware with a function.
 
     Another function of its IOMMU group or of its FPGA does not.
 
-    :param but: a device in which that does not matter, the PF of a VF
+    :param but_in: the device in which sharing does not matter: the PF of a VF
     """
     whole = {'what': function.ids, 'device': function.parent}
     for found in others.in_the_way(
         notes.made(notes.PCI, function.address, whole),
-        lambda node: not nodes.is_beside(node) and node.name != but,
+        lambda node: not nodes.is_beside(node) and node.name != but_in,
     ):
         if notes.is_current(found.note):
             yield found

@@ -2,8 +2,8 @@
 
 """The notes of the privileged half, as os_acc.claims compares them.
 
-Each note is a VAN with an attach handle: see Note.row(). So the one rule says
-which notes are in the way of a device, for every kind: see in_the_way().
+Each note is a VAN with an attach handle: see Note.row(). So one rule says, for
+every kind, which notes are in the way of a device: see in_the_way().
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Note:
 
     @property
     def what(self) -> Any:
-        """Tells another device of the same name."""
+        """Distinguishes devices of the same name."""
         return self.values['what']
 
     @property
@@ -142,7 +142,7 @@ class Note:
         return (self.kind, self.name) == (other.kind, other.name)
 
     def refuse(self) -> None:
-        """Refuse the device to others than the VAN that has it.
+        """Refuse the device to all VANs but the one that has it.
 
         :raises DeviceBusy: if this call is made for another
         """
@@ -163,8 +163,8 @@ class Note:
     def why_not(self, node: conflict.Resource | None = None) -> str:
         """Say who has the device, and what to do.
 
-        :param node: in which it is, and what is wanted, too; None: the label
-            tells that
+        :param node: what contains both it and what is wanted; None: the label
+            says enough
         """
         other, who = self.holder, holder.current()
         shared = f'It shares {node} with what is wanted. ' if node else ''
@@ -234,8 +234,8 @@ class Note:
             tuple(map(str, self.values.get('namespaces', ()))),
             tuple(dict.fromkeys(places)),
             tuple(rest),
-            # One of these may be the name of a namespace. The others are not,
-            # and so they exclude nobody.
+            # One of these may be the name of a namespace. The others exclude
+            # nobody.
             tuple(rest),
         )
 
@@ -244,8 +244,9 @@ class Note:
 class InTheWay:
     """A note that is in the way of a device.
 
-    :ivar node: of the tree of resources, where both meet
-    :ivar both: the same, if neither of them is named by it
+    :ivar node: the node of the resource tree where the note and the device
+        meet
+    :ivar both: the same, if it is a function that neither is named after
     """
 
     note: Note
@@ -254,10 +255,10 @@ class InTheWay:
 
 
 class Rule:
-    """Asks the one rule about notes.
+    """Applies the rule of os_acc.claims to notes.
 
     :param others: the notes that may be in the way
-    :param wanted: what will be wanted; needed if it counts who has which
+    :param wanted: what will be wanted; needed if it matters who has which
         functions of an FPGA
     """
 
@@ -290,7 +291,7 @@ class Rule:
     ) -> Iterator[InTheWay]:
         """Say which notes are in the way of a device, each once.
 
-        :param counts: whether it matters that both meet on a node
+        :param counts: whether it matters that the two meet on a node
         """
         if not self._others:
             return

@@ -16,8 +16,8 @@ os_acc.claims.holder. While there is the note, nobody else gets the device, a
 part of it, or the device of which it is a part: see note() and
 function_notes.
 
-A new kind needs its line in noted.KINDS, and a dataclass of what its notes say
-besides: see said().
+A new kind needs a line in noted.KINDS, and a dataclass for what else its notes
+say: see said().
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
 
     :param kind: such as PCI
     :param name: the address of the function, or the UUID of the mdev
-    :param what: tells another device of the same name: vendor:product of the
+    :param what: distinguishes devices of the same name: vendor:product of the
         function, or parent and type of the mdev
     :param values: what else the VAN keeps, of types that JSON has. A value
         that the note has already stays, unless it is given here
@@ -175,8 +175,8 @@ def undoes_own(
 def _check_free(wanted: noted.Note, *kinds: str) -> None:
     """Check that no other VAN has a device, a part of it, or what it is in.
 
-    A note of an earlier version names no VAN. What it is about may be this
-    VAN's; what is beside that is kept from everybody.
+    A note of an earlier version names no VAN. Its device may be this VAN's;
+    anything else that it excludes is refused to every VAN.
 
     :param kinds: of the notes that count; none: all
     :raises DeviceBusy: if another VAN has it
@@ -196,7 +196,7 @@ def _check_free(wanted: noted.Note, *kinds: str) -> None:
 
 
 def is_current(found: noted.Note) -> bool:
-    """Whether a function is the one of which a note says who has it.
+    """Whether a note is about the function that is there now.
 
     After a reboot, VFs are not there until their VAN gets them back.
     """
@@ -219,8 +219,8 @@ def of_others() -> list[noted.Note]:
 def _all() -> Iterator[noted.Note]:
     """The notes of what VANs have.
 
-    A note of VFs names no VAN, and that of a namespace may be left of a VAN
-    that was released. A note that cannot be read is one of them.
+    A note of VFs names no VAN, and that of a namespace may be left from a VAN
+    that was released. A note that cannot be read counts, too.
     """
     for each in files.names():
         kind, _, name = each.partition('-')
@@ -252,8 +252,8 @@ def of_device(device: str) -> list[tuple[str, str]]:
 def find(kind: str, name: str, what: str | None = None) -> noted.Note | None:
     """Read the note of a device.
 
-    :param what: as in note(): the note of another device is none. None: it is
-        read whatever it says
+    :param what: as in note(): the note of a different device counts as
+        missing. None: it is read whatever it says
     :returns: None if the device is not given out, or its note cannot be read
         or trusted: that allows nothing
     """
@@ -271,7 +271,7 @@ def is_noted(kind: str, name: str, what: str) -> bool:
 def said(
     shape: type[_S], kind: str, name: str, what: str | None = None
 ) -> _S | None:
-    """Read what a kind has noted of a device; as find().
+    """Read what a kind has noted about a device. See find().
 
     :raises PrivilegeError: if a value of it is damaged, so that it is not
         known what the VAN has
@@ -318,12 +318,12 @@ def forget_unused(
         UUID
     :param journal: the UUID of the journal that was read for is_used
     :param is_lost: whether the other journal that has a VAN is lost, so that
-        the note is deleted, too; None: the note does not tell the journal
+        the note is deleted, too; None: the note does not name the journal
     :returns: a clause for each VAN of another journal that keeps a device
     :raises PrivilegeError: if a note cannot be deleted
     """
     kept: list[str] = []
-    # Whoever keeps a VF needs the note of how many VFs there are, too. So that
+    # A VAN that keeps a VF also needs the note that counts the VFs. So that
     # note comes last.
     for kind, name in sorted(
         of_device(device), key=lambda each: each[0] == VFS
@@ -348,10 +348,10 @@ def forget_unused(
 
 
 def adopt(who: holder.Holder, device: str) -> None:
-    """Note who has a device since before notes said so.
+    """Note who has a device, if its note does not say so yet.
 
-    It does so, too, if the note cannot be read any more, and if the journal of
-    the VAN has another UUID or path since. A note of another VAN stays.
+    It also does so if the note can no longer be read, or if the journal of the
+    VAN has another UUID or path since. A note of another VAN stays.
 
     :param device: as the attach handle names it: an address, a UUID, ...
     """
@@ -365,14 +365,15 @@ def adopt(who: holder.Holder, device: str) -> None:
                 or (before.instance, before.van) != (who.instance, who.van)
             ):
                 continue
-            # Of a namespace, it is nvme_of.notes that says what is unknown.
+            # For a damaged note of a namespace, nvme_of.notes says what is
+            # unknown.
             if kind != NAMESPACE or not known.is_damaged:
                 wanted = {**known.values, 'holder': who.to_wire()}
                 _notes.write(f'{kind}-{device}', wanted)
 
 
 def made(kind: str, name: str, values: Mapping[str, Any]) -> noted.Note:
-    """A note, by what it says."""
+    """Make a note from what it says."""
     who = None
     if values.get('holder') is not None:
         try:

@@ -4,7 +4,7 @@
 
 No caller can say what is offered. The daemon reads the configuration files
 that it was started with, and the directory device_spec_dir, at each call. It
-refuses a file that another user than root could have written.
+refuses a file that a user other than root could have written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 def specs() -> device_spec.Specs:
     """Read device_spec and the files of device_spec_dir.
 
-    If an entry is malformed, or another user than root could have written a
+    If an entry is malformed, or a user other than root could have written a
     file, nothing new is offered, and VANs keep what they have. See
     device_spec.Unreadable.
 
@@ -45,7 +45,7 @@ def specs() -> device_spec.Specs:
 
 
 def configuration() -> cfg.ConfigOpts:
-    """The options that the privileged half goes by. No caller can set them.
+    """The options that the privileged half uses. No caller can set them.
 
     :raises InvalidRequest: as reread()
     """
@@ -67,7 +67,7 @@ def entry(function: pci.Function) -> device_spec.Spec:
     one. What the VAN was given by an earlier entry stays.
 
     :raises DeviceNotFound: if device_spec offers neither it nor the function
-        whose companion it is, and no VAN has it since before
+        whose companion it is, and no VAN already has it
     """
     noted = function_notes.of_function(notes.PCI, function)
     if noted is not None:
@@ -106,11 +106,11 @@ def vfs_entry(
 ) -> tuple[device_spec.Spec, frozenset[int]]:
     """The entry of a PF, and how many VFs may be made on it.
 
-    If device_spec does not offer the PF any more, or sets no num_vfs, VANs get
-    back as many VFs as were made for them.
+    That is num_vfs, and as many as were made for VANs: an instance gets its VF
+    back although num_vfs has become smaller.
 
     :raises DeviceNotFound: if device_spec does not offer the PF, and no VAN
-        has VFs of it since before
+        already has VFs of it
     """
     found = specs()
     numbers = function_notes.vfs_of(pf)
@@ -118,7 +118,7 @@ def vfs_entry(
         return found.held(pf), numbers
     spec = found.check(pf)
     if spec.num_vfs is not None:
-        numbers = frozenset({spec.num_vfs})
+        numbers |= {spec.num_vfs}
     return spec, numbers
 
 
@@ -139,13 +139,13 @@ def has(function: pci.Function) -> bool:
 
 
 def has_nothing_to_undo(check: Callable[[], None]) -> bool:
-    """Whether a VAN is undone that was refused the device.
+    """Whether the VAN that is undone was refused the device.
 
     The service's configuration may offer a device that root's does not. Root
     has then changed nothing for the VAN, and has no note of it.
 
     :param check: raises DeviceNotFound if device_spec does not offer the
-        device, and no VAN has it since before
+        device, and no VAN already has it
     :raises DeviceNotFound: if this call is made for no VAN
     :raises PrivilegeError: if the notes cannot be read or trusted
     """
@@ -165,8 +165,8 @@ def check_mdev(wanted: mdev.Mdev, new: bool) -> None:
     """Check that a mediated device may be given out, or touched.
 
     :param new: whether it is to be made, or given out; else it is released
-    :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
-        it since before
+    :raises DeviceNotFound: if device_spec does not offer it, and no VAN
+        already has it
     """
     if notes.is_noted(
         notes.MDEV, wanted.uuid, function_notes.mdev_text(wanted)
@@ -183,7 +183,7 @@ def check_vgpu(vf: pci.Function, number: int) -> None:
 
     :param number: the id of the type
     :raises DeviceNotFound: if device_spec does not set this type, and no VAN
-        has the VF with this type since before
+        already has the VF with this type
     """
     noted = function_notes.of_function(notes.VGPU, vf)
     if noted is not None and noted.number == number:

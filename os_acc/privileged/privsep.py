@@ -324,7 +324,7 @@ _contexts_run_here = False
 def run_here(enabled: bool) -> None:
     """Run the functions of all contexts in this process, or in the daemons.
 
-    For tests. It holds for the contexts that are made later, too.
+    For tests. This also applies to contexts that are made later.
 
     :param enabled: True: in this process; False: in the daemons
     """

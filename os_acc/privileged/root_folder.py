@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The directory of the privileged half: its locks and its record of its acts.
+"""The directory of the privileged half: its locks, and its record of its work.
 
 Only root may read or change what is in it. A user who could open a lock file
 could hold the lock, and stop all operations on a device.
@@ -18,7 +18,8 @@ import stat
 from os_acc import exception
 
 #: Root creates it. Like the state of the kernel's devices, it is gone after a
-#: reboot of the host. It is no option, because a caller must not choose it.
+#: reboot of the host. It is not an option, because a caller must not choose
+#: it.
 PATH = '/run/os-acc'
 
 _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
@@ -29,7 +30,7 @@ def open_directory(name: str) -> int:
     """Open a directory below PATH. It and PATH are made if they do not exist.
 
     :returns: a file descriptor, which the caller closes
-    :raises PrivilegeError: if one of the two is a link or no directory,
+    :raises PrivilegeError: if one of the two is a link or not a directory,
         belongs to another user, or can be written by others
     """
     top = _open(PATH, None)
@@ -137,9 +138,9 @@ class RootFiles:
 
     A file is replaced in one step.
 
-    :param path: gives the directory's path, for errors
+    :param path: returns the directory's path, for errors
     :param opened: opens the directory, and makes it if it does not exist;
-        gives a file descriptor, which is closed here
+        returns a file descriptor, which is closed here
     :param durable: whether the files must survive a loss of power
     :param mode: of the files
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Options as root has configured them, read where the caller has no say."""
+"""Options as root has configured them, which no caller can change."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def reread(
     Environment variables do not count: the caller could have set them.
 
     :param register: registers the options that are read
-    :raises InvalidRequest: if a file cannot be read, or another user than
-        root could have written it
+    :raises InvalidRequest: if a file cannot be read, or a user other than root
+        could have written it
     """
     arguments = []
     for path in conf.config_file or ():

@@ -100,7 +100,7 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
             nvme.check(function.address, function.is_vf)
         storage_notes.write(function, instance_uuid)
     except BaseException:
-        # Neither in this boot nor before has a guest had it by os-acc since
+        # Neither in this boot nor before has os-acc given it to a guest since
         # it was emptied, so it can be bound to its driver again.
         if unused:
             mark_empty(function)
@@ -161,12 +161,12 @@ def empty(function: pci.Function) -> None:
 
 
 def progress(address: str) -> tuple[float | None, str] | None:
-    """How far empty() is with a function; None if it is not at work."""
+    """How far empty() has emptied a function; None: it is not doing so."""
     return _progress.get(address)
 
 
 def mark_empty(function: pci.Function) -> None:
-    """Record that a function holds nothing of a guest.
+    """Record that a function holds no data of a guest.
 
     :raises PrivilegeError: if its note cannot be deleted, or the record
         cannot be written
@@ -180,7 +180,7 @@ def mark_empty(function: pci.Function) -> None:
 
 
 def is_empty(function: pci.Function) -> bool:
-    """Whether a function is known to store nothing of a guest."""
+    """Whether a function is known to hold no data of a guest."""
     if not storage.is_storage(function):
         return True
     known = _known(function)

@@ -3,8 +3,9 @@
 """The one store of what root keeps on disk about devices.
 
 Each file is JSON about one device. A kind of file declares a frozen dataclass
-of what it says, and reads and writes its objects: see Store. So are the notes,
-see notes, and the record of what is to be undone, see undo_log.
+of what it says, and reads and writes its objects: see Store. The notes are
+such files (see notes), and so is the record of what is to be undone (see
+undo_log).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _S = TypeVar('_S', bound='Said')
 
 LOG = logging.getLogger(__name__)
 
-#: The type of a field. What is not true is no flag that is set.
+#: The type of a flag. Any value in the file other than true reads as False.
 Flag = Annotated[bool, lambda value: value is True]
 
 
@@ -35,10 +36,10 @@ Flag = Annotated[bool, lambda value: value is True]
 class Said:
     """What a file says: the base of the dataclasses.
 
-    A field is the key of its name, and has to have the value that its type
-    says. ``Annotated[type, reader]`` names a function that makes the value
-    instead. The default stands for a key that is not there. Without a default,
-    the file is then damaged. Other keys are left alone.
+    The name of a field is its key in the file, and its value must have the
+    type of the field. With ``Annotated[type, reader]``, the function reader
+    makes the value instead. A field whose key is missing gets its default.
+    Without a default, the file is then damaged. Other keys are left alone.
     """
 
     @classmethod
@@ -67,10 +68,10 @@ class Store(Generic[_T]):
     """Files of one kind, by their names.
 
     :ivar files: the directory
-    :ivar made: makes the object of what JSON has; None: there is none. It
+    :ivar made: makes the object from the JSON value; None: there is none. It
         raises LookupError, TypeError, ValueError or InvalidRequest if the file
         is damaged
-    :ivar values: makes of the object what JSON has, or a dataclass
+    :ivar values: makes a JSON value or a dataclass from the object
     :ivar label: what errors call a file
     :ivar damaged: stands for a file that is damaged; None: to read it is an
         error

@@ -24,7 +24,7 @@ from os_acc.privileged import store
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What an undo needs to know of a device."""
+    """What an undo needs to know about a device."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,13 @@ class Vfs(Record):
     :ivar number: how many
     :ivar autoprobe: the PF's sriov_drivers_autoprobe before; None if the
         kernel has no such file
+    :ivar settings: what was set for each of them when they were made, by the
+        names of rtnetlink.SETTINGS
     """
 
     number: int
     autoprobe: str | None
+    settings: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Records(store.Store[_T]):
     """The records of one kind: a small file for each device.
 
     The files need not survive a loss of power, because the state of the
-    devices does not survive it either. A record of an earlier boot is none.
+    devices does not survive it either. A record of an earlier boot does not
+    count.
 
     :param directory: the name of their directory below root_folder.PATH
     :param kind: the class of their contents

@@ -15,7 +15,7 @@ from os_acc.privileged.fpga import dfl_ports
 
 
 class Card(Protocol):
-    """A kind of card. Each call does nothing if the PF is no such card."""
+    """A kind of card. Each call does nothing if the PF is not such a card."""
 
     def before_vfs(
         self, pf: pci.Function, number: int, seconds: float, /

@@ -29,7 +29,7 @@ CONF = cfg.CONF
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A PCI function, no VF, as it was before the programming.
+    """A PCI function other than a VF, as it was before the programming.
 
     :ivar inode: of its directory in sysfs; None: it was not there
     :ivar vfs: how many VFs it had
@@ -60,17 +60,17 @@ def reenumerate(label: str, before: Mapping[str, Seen]) -> None:
     :raises DeviceError, Timeout: if one does not come back or does not answer,
         or its VFs cannot be made
     """
-    there = {each: seen for each, seen in before.items() if seen.inode}
-    if not there:
+    present = {each: seen for each, seen in before.items() if seen.inode}
+    if not present:
         return
     seconds = CONF.os_acc.device_timeout
-    if all(pci.inode(each) == seen.inode for each, seen in there.items()):
+    if all(pci.inode(each) == seen.inode for each, seen in present.items()):
         from os_acc.privileged.fpga import reenumeration as privileged
 
-        privileged.reenumerate(min(there), seconds)
-    for address, seen in there.items():
+        privileged.reenumerate(min(present), seconds)
+    for address, seen in present.items():
         _wait(label, address, seen, seconds)
-    for address, seen in there.items():
+    for address, seen in present.items():
         if seen.vfs:
             _make_vfs(address, seen.vfs, seconds)
 
@@ -114,7 +114,7 @@ def _missing(address: str, seen: Seen, seconds: float) -> str:
 
 
 def _make_vfs(pf: str, number: int, seconds: float) -> None:
-    """Make the VFs of a PF again, or wait for who has made them before."""
+    """Make the VFs of a PF again, or wait for the service that makes them."""
     from os_acc.privileged.pci import vfs as privileged_vfs
 
     if not sriov.count(pf):

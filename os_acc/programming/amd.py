@@ -32,7 +32,7 @@ class AMDProgrammer(programmer.Programmer):
     def function_of(self, file: bitstreams.Bitstream) -> str | None:
         """The image's UUID.
 
-        :raises BitstreamError: if it is no user image
+        :raises BitstreamError: if it is not a user image
         """
         return _image(file).uuid
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Telling the hooks what has happened to a device, at least once.
+"""Calls the hooks for what has happened to a device, at least once.
 
-The journal has what is to be told before the hooks are called, and what was
-told afterwards. If the process ends in between, recovery calls the hooks. The
-caller holds the lock of the slot or of the device's health, so that no two
-processes tell the same.
+The journal has each event before the hooks are called, and notes afterwards
+that they were called. If the process ends in between, recovery calls the
+hooks. The caller holds the lock of the slot or of the device's health, so that
+no two processes report the same event.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def program(journal: journal_module.Journal, record: programs.Program) -> None:
     if record.state == programs.CLEARED:
         _note(lambda: journal.forget_program(record.device, record.region))
         return
-    told = dataclasses.replace(record, announced=True)
-    _note(lambda: journal.save_program(told))
+    announced = dataclasses.replace(record, announced=True)
+    _note(lambda: journal.save_program(announced))
 
 
 def event_of(record: programs.Program) -> hooks.ProgrammedEvent:
-    """Say what a record tells the hooks."""
+    """Make the event of a record, for the hooks."""
     state, reason, function_id = hooks.ERROR, record.error, None
     if record.state == programs.CLEARED:
         state = hooks.CLEARED
@@ -63,30 +63,35 @@ def event_of(record: programs.Program) -> hooks.ProgrammedEvent:
 
 
 def mark(
-    by: driver_module.DriverBase, device: str, cause: str, reason: str
+    driver: driver_module.DriverBase, device: str, cause: str, reason: str
 ) -> None:
-    """Give a device that has failed to nobody, and call the hooks.
+    """Stop giving out a device that has failed, and call the hooks.
 
     Does nothing if it was marked for the same cause before. If the journal
     cannot be written, this is logged: the caller has another error to raise.
 
-    :param by: the device's driver
+    :param driver: the device's driver
     :param device: its address; for a VF that has failed, the VF's
     :param cause: see journal.health
     :param reason: a clause
     """
     try:
-        with by.lock(lock_name(device)):
+        with driver.lock(lock_name(device)):
             if any(
                 (each.device, each.cause) == (device, cause)
-                for each in by.journal.unhealthy()
+                for each in driver.journal.unhealthy()
             ):
                 return
             found = health.mark(
-                by.journal, device, cause, reason, by.name, announced=False
+                driver.journal,
+                device,
+                cause,
+                reason,
+                driver.name,
+                announced=False,
             )
             LOG.error('Device %s is unhealthy: %s', device, reason)
-            unhealthy(by.journal, found)
+            unhealthy(driver.journal, found)
     except (exception.JournalError, exception.Timeout) as err:
         LOG.error(
             'Device %s is unhealthy (%s), but is not marked as such: %s',
@@ -137,10 +142,10 @@ def recover(
     journal: journal_module.Journal,
     hold: Callable[[str], contextlib.AbstractContextManager[bool]],
 ) -> None:
-    """Tell the hooks what an earlier process has not told them.
+    """Call the hooks for events that an earlier process did not report.
 
     :param hold: takes a lock of this name if nobody else has it, and says
-        whether it did. Who has it is telling the hooks now
+        whether it did. Whoever has it is calling the hooks now
     """
     causes = journal.unhealthy()
     for found in causes:
@@ -163,7 +168,7 @@ def recover(
         name = programs.lock_name(record.device, record.region)
         with hold(name) as held:
             if not held:
-                # Whoever has it tells the hooks of this slot.
+                # Whoever has it calls the hooks for this slot.
                 continue
             if record in journal.programs(record.device):
                 program(journal, record)

@@ -23,7 +23,7 @@ from os_acc.texts import forms
 
 CONF = cfg.CONF
 
-# Seconds between two questions how much of a programming is done.
+# Seconds between two queries for the progress of a programming.
 _REPORT_EVERY = 1.0
 
 
@@ -75,9 +75,9 @@ class CommandProgrammer(programmer.Programmer):
 
     @contextlib.contextmanager
     def _percent_reported(self, report: progress.Report) -> Iterator[None]:
-        """Report meanwhile how much the command says is done.
+        """Report the progress that the command shows, while the block runs.
 
-        The call to the privileged half blocks, so another thread asks for it.
+        The call to the privileged half blocks, so another thread queries it.
         """
         if self._spec.progress is None:
             yield

@@ -108,7 +108,7 @@ class Contents:
         return programs.lock_name(self.key, self.region)
 
     def record(self) -> programs.Program | None:
-        """Read the journal's record of the card that is there now.
+        """Read the journal's record of the present card.
 
         :returns: None if there is none
         :raises LibraryNotInitialized: if the driver is not connected

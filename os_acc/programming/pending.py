@@ -91,12 +91,12 @@ def check(device: str, functions: Sequence[str]) -> None:
     :raises DeviceBusy: if a guest or another process has one open
     :raises DeviceInUseByHost: if the host uses one of functions
     """
-    there = check_host(functions)
-    if not there:
+    present = check_host(functions)
+    if not present:
         return
-    asked = {each.address for each in there}
-    if all(each.is_vf for each in there):
-        parents = map(pci.find, chip.parents(there[0]))
+    asked = {each.address for each in present}
+    if all(each.is_vf for each in present):
+        parents = map(pci.find, chip.parents(present[0]))
         asked.update(
             each.address
             for each in parents
@@ -115,7 +115,7 @@ def check_host(functions: Sequence[str]) -> list[pci.Function]:
     :returns: those of the functions that exist
     :raises DeviceInUseByHost: if the host uses one
     """
-    there = [each for each in map(pci.find, functions) if each is not None]
-    if there:
-        host_use.check_unused(there)
-    return there
+    present = [each for each in map(pci.find, functions) if each is not None]
+    if present:
+        host_use.check_unused(present)
+    return present

@@ -37,7 +37,7 @@ class Programmer:
 
     @property
     def time_limit(self) -> float:
-        """Seconds after which program() has ended: others wait so long."""
+        """Seconds after which program() has ended; others wait that long."""
         limit: float = CONF.os_acc.program_timeout
         return limit
 
@@ -45,7 +45,7 @@ class Programmer:
         """Read from a bitstream which function it has.
 
         :returns: None if the bitstream does not say it
-        :raises BitstreamError: if it is no bitstream for this programmer
+        :raises BitstreamError: if it is not a bitstream for this programmer
         """
         return None
 

@@ -69,9 +69,8 @@ class Recorded(contents.Contents):
         """Record that programming or clearing failed, and call the hooks.
 
         The device is no longer assigned to anybody, unless its programmer
-        makes
-        it usable again. An interruption of this thread is no failure of the
-        device: the next request programs it again.
+        makes it usable again. An interruption of this thread is not a failure
+        of the device: the next request programs it again.
 
         :param what: what failed, a clause
         """

@@ -39,9 +39,9 @@ def overlaps(one: str | None, other: str | None) -> bool:
 
 
 def is_replaced(record: programs.Program, chip: chips.Chip | None) -> bool:
-    """Whether another card is there now than the record is about.
+    """Whether the card that the record is about was replaced.
 
-    :param chip: the chip that is there now
+    :param chip: the present chip
     """
     return (
         chip is not None

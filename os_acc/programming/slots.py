@@ -172,8 +172,8 @@ class Slot(recorded.Recorded):
         """End the use of the slot by a VAN.
 
         :param remove: whether to remove the function when its last user has
-            left, if no pool says it. If the device cannot do this, it keeps
-            the function
+            left, unless a pool decides it. If the device cannot do this, it
+            keeps the function
         """
         with self._held():
             known = self.record()
@@ -245,7 +245,7 @@ class Slot(recorded.Recorded):
     def _fitting(
         self, van: objects.VAN | None, wanted: contents.Wanted, exact: bool
     ) -> contents.Wanted | None:
-        """Ask the rule of programming. This changes nothing.
+        """Apply the rule of programming. This changes nothing.
 
         :param wanted: as _completed() returns it
         :returns: what the slot contains, if it is what is wanted; None: the

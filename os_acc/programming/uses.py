@@ -52,9 +52,9 @@ def leave(van: objects.VAN) -> None:
 
 
 def chip_replaced(van: objects.VAN, chip: chips.Chip | None) -> bool:
-    """Say whether another card is at the address than the VAN was given.
+    """Say whether the card that the VAN was given was replaced.
 
-    :param chip: the chip that is there now; None: the device has none
+    :param chip: the present chip; None: the device has none
     """
     known = van.driver_data.get(CHIP)
     return chip is not None and known is not None and chip.is_other(known)

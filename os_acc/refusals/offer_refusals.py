@@ -41,6 +41,13 @@ NUM_VFS = Refusal(
     'The VFs of a PF are requested, and it has none yet.',
     'lower num_vfs, or raise the number in the firmware',
 )
+NO_PORTS = Refusal(
+    Kind.UNSUITABLE,
+    'vf_settings is set, but it is no network card',
+    'VFs with settings of a network port are requested, and the PF has none '
+    'yet.',
+    'remove vf_settings',
+)
 VFS_NOT_TOLD = Refusal(
     Kind.UNSUITABLE,
     'the kernel does not show the addresses of its VFs: sriov_offset or '

@@ -129,7 +129,7 @@ CRYPTO = Refusal(
     'dm-crypt, IPsec, kTLS, zswap or a program (AF_ALG) uses it, or has set '
     'up another algorithm with it: /proc/crypto has a refcnt above 1.',
     'stop what uses it, or bind the function to no driver: a function without '
-    "the host's driver is not concerned",
+    "the host's driver is not affected",
 )
 CXL_MEMORY = Refusal(
     Kind.HOST_USE,

@@ -53,8 +53,8 @@ def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
     """Write a file of device_spec_dir with entries that can be read.
 
     :param path: see path_of()
-    :raises InvalidRequest: if an entry is refused. The file is as it was
-        before, then
+    :raises InvalidRequest: if an entry is refused. The file then stays as it
+        was
     :raises PrivilegeError: if the file cannot be written
     """
     text = json.dumps(entries if len(entries) > 1 else entries[0])

@@ -125,7 +125,7 @@ def progress(key: str, value: Any) -> str:
 
 
 def percent(pattern: str, said: str) -> float | None:
-    """Find the percentage that a command has said last.
+    """Find the percentage that a command has reported last.
 
     This takes less than a second, because only the end of the output is
     searched and progress() refuses patterns that are too slow.

@@ -100,9 +100,9 @@ class Specs:
         return next((s for s in self._order() if s.matches(function)), None)
 
     def may_name(self, address: str) -> bool:
-        """Whether an entry may name a function of which nothing can be read.
+        """Whether an entry may name a function that cannot be read.
 
-        It does so by the address, or by what only the function itself tells.
+        It does so by the address, or by what only the function itself shows.
         """
         unknown = pci.Function(address, '', '', 0, '', None, frozenset())
         return any(
@@ -119,7 +119,7 @@ class Specs:
     ) -> Spec:
         """The entry for a function that a VAN already has.
 
-        The VAN keeps the function until it is released, also if a later entry
+        The VAN keeps the function until it is released, even if a later entry
         denies it. If no entry names it any more, an entry without further
         values is returned.
 
@@ -347,7 +347,7 @@ def _of_file(file: spec_files.File) -> tuple[Spec, ...]:
 def _line_of(text: str, err: exception.InvalidRequest) -> int | None:
     """The line of a JSON text that an error of parse() is about.
 
-    :returns: from 1; None: the key that it names is there more than once
+    :returns: from 1; None: the key that it names occurs more than once
     """
     field, value = err.kwargs['field'], err.kwargs['value']
     if field == 'JSON':

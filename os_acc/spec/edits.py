@@ -232,7 +232,7 @@ def _word(key: str, value: Any) -> str:
 
 def _text(key: str, value: Any) -> str:
     if not isinstance(value, str) or '\0' in value:
-        spec_values.refuse(key, value, 'a text without null characters')
+        spec_values.refuse(key, value, 'a string without null characters')
     return value
 
 

@@ -18,6 +18,7 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.spec import address as spec_address
 from os_acc.spec import edits as spec_edits
+from os_acc.spec import vf_settings as spec_vf_settings
 
 BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE = 'os-acc', 'libvirt', 'none'
 BINDS = (BIND_OS_ACC, BIND_LIBVIRT, BIND_NONE)
@@ -84,6 +85,8 @@ class Spec:
     :ivar command_empties: whether cleaning_command empties the functions, if
         they store data
     :ivar num_vfs: how many VFs os-acc creates on a PF; None: none
+    :ivar vf_settings: what the VFs of a NIC have while no port is set up on
+        them; None: what their PF's driver gives them
     :ivar reset: one of reset.MODES; None: as the driver's option
     :ivar mdev_types: the mdev types that may be made; empty: all
     :ivar vgpu_type: the vGPU type, by id or name, that its VFs get
@@ -107,7 +110,8 @@ class Spec:
     :ivar region_type: the region type that bitstreams must be made for
     :ivar devices: globs of the device files that it names, each of which is
         an accelerator. It then names no PCI function and no parent of mdevs
-    :ivar along: globs of the files that go along with each of them
+    :ivar along: globs of the files that are given out together with each of
+        them
     :ivar shared: how many VANs may have one at once, or
         spec_device_files.ANY_NUMBER; None: one only
     :ivar owner: the user, by name or number, that a file belongs to while a
@@ -117,7 +121,7 @@ class Spec:
         it is not emptied
     :ivar env: variables of the environment that a container gets with it, see
         spec_edits
-    :ivar mounts: what a container gets with it of the host's files
+    :ivar mounts: the files of the host that a container gets with it
     :ivar hooks: what the container runtime runs for it
     :ivar of_kind: set if the entry has the key of one kind, and offers nothing
         else of its devices
@@ -146,6 +150,7 @@ class Spec:
     companions: bool = False
     command_empties: bool = False
     num_vfs: int | None = None
+    vf_settings: spec_vf_settings.VFSettings | None = None
     reset: str | None = None
     mdev_types: tuple[str, ...] = ()
     vgpu_type: str | None = None
@@ -331,7 +336,7 @@ def _ids(vendor: str, product: str) -> Entry:
 
 
 def _find(name: str) -> pci.Function | None:
-    """The function at an address; None if it cannot be read, too."""
+    """The function at an address; None: there is none, or it is unreadable."""
     try:
         return pci.find(name) if pci.is_address(name) else None
     except (OSError, exception.DeviceError):

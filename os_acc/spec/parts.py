@@ -4,8 +4,8 @@
 
 An entry whose keys name parts of a device never offers the device as a whole:
 not even while the device has no such parts, as after a reset of its firmware
-or before its driver is loaded. Whatever may give out a whole PCI function asks
-offers_whole().
+or before its driver is loaded. Code that may give out a whole PCI function
+calls offers_whole().
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ASKS: dict[Part, Callable[[spec_entry.Spec], bool]] = {
 
 
 def _limits_any_type(spec: spec_entry.Spec) -> bool:
-    """Whether it says how many vGPUs a card can have, and not of which type.
+    """Whether it says how many vGPUs a card can have, but not their type.
 
     These are mediated devices and, with bind = none, vGPUs whose types are set
     already, as vgpu_availability says.

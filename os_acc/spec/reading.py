@@ -19,6 +19,7 @@ from os_acc.spec import commands as spec_commands
 from os_acc.spec import edits as spec_edits
 from os_acc.spec import entry as spec_entry
 from os_acc.spec import values as spec_values
+from os_acc.spec import vf_settings as spec_vf_settings
 
 
 def _managed(key: str, value: Any) -> str:
@@ -81,6 +82,7 @@ _KEYS: dict[str, Reader] = (
         'companions': spec_values.flag,
         'command_empties': spec_values.flag,
         'num_vfs': spec_values.count,
+        'vf_settings': spec_vf_settings.read,
         'reset': spec_values.one_of(*reset.MODES),
         'mdev_types': _mdev_types,
         'vgpu_type': spec_values.text,
@@ -253,8 +255,10 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
         spec_values.refuse(
             'was',
             spec.was,
-            'no was in an entry without deny: set vendor_id and product_id',
+            'no key "was" in an entry without deny: set vendor_id and '
+            'product_id',
         )
+    spec_vf_settings.check(spec.vf_settings, spec.num_vfs)
     _check_programmer(item, spec)
     _check_applies(item, spec)
     return spec

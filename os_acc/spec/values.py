@@ -103,7 +103,7 @@ def ids(key: str, value: Any) -> str:
 def hex_number(text: str, largest: int) -> int | None:
     """Read a hex number, with or without 0x.
 
-    :returns: None if the text is no hex number of at most ``largest``
+    :returns: None if the text is not a hex number of at most ``largest``
     """
     match = _HEX.fullmatch(text.strip())
     number = int(match[1], 16) if match else None
@@ -112,15 +112,15 @@ def hex_number(text: str, largest: int) -> int | None:
 
 def text(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        refuse(key, value, 'a text')
+        refuse(key, value, 'a string')
     return value.strip()
 
 
 def texts(key: str, value: Any) -> tuple[str, ...]:
-    """A list, or, as in Nova, a text with commas."""
+    """A list, or, as in Nova, a string with commas."""
     items = value.split(',') if isinstance(value, str) else value
     if not isinstance(items, list):
-        refuse(key, value, 'a list, or a text with commas')
+        refuse(key, value, 'a list, or a string with commas')
     return tuple(text(key, item) for item in items)
 
 
@@ -138,7 +138,7 @@ def pci_id(key: str, value: Any) -> str | None:
         refuse(
             key,
             value,
-            f"a text with a hex number of at most {_LARGEST_ID:x}, or '*'",
+            f"a string with a hex number of at most {_LARGEST_ID:x}, or '*'",
         )
     return f'{number:04x}'
 
@@ -220,8 +220,8 @@ def traits(key: str, value: Any) -> tuple[str, ...]:
     """Read names of traits, and normalise them as Nova does.
 
     See _normalize_traits() in Nova's nova/compute/pci_placement_translator.py.
-    A standard trait must be in upper case: Nova makes a custom trait of any
-    other text.
+    A standard trait must be in upper case: Nova turns any other text into a
+    custom trait.
     """
     import os_traits
 
@@ -284,7 +284,7 @@ def _noun(key: str) -> str:
 
 
 def mode(key: str, value: Any) -> int:
-    """Read permissions: a text with octal digits, such as "0660"."""
+    """Read permissions: a string with octal digits, such as "0660"."""
     if not isinstance(value, str) or not _MODE.fullmatch(value):
         refuse(key, value, 'a string of three octal digits, such as "0600"')
     return int(value, 8)

@@ -11,7 +11,7 @@ directory belongs to its user alone: 0600 and 0700. The umask of the process
 does not matter.
 
 A file gets its mode before it gets its name. Otherwise another user could find
-a file that it may not open yet, or for ever if the process is killed.
+a file that it may not open yet, or may never open if the process is killed.
 """
 
 from __future__ import annotations

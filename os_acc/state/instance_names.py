@@ -2,11 +2,11 @@
 
 """The UUIDs of instances that have only a name, and of their requests.
 
-Without OpenStack, nobody gives an instance a UUID. os-acc makes one of the
+Without OpenStack, nobody gives an instance a UUID. os-acc derives one from the
 instance's name (RFC 4122, version 5), so that the same name always means the
 same instance. A name that begins with HOST means a service of the host itself.
-An attachment of the command ``cni-like`` is an instance too;
-its UUID comes from another namespace, so no name leads to it.
+An attachment of the command ``cni-like`` is an instance too; its UUID comes
+from another namespace, so no name leads to it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class Selected:
-    """A host of which a test runs the service in this process.
+    """A host whose service a test runs in this process.
 
     :ivar conf: the configuration of this host
     :ivar host: the os_acc.host.Host of this host; None: os_acc.initialize()

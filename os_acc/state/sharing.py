@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Says which user may not use a state path, and where the way out is told.
+"""Says which user may not use a state path, and where the remedy is described.
 
 The users of a shared directory are trusted equally: who can write to the
 journal can make os-acc act on the devices that device_spec offers.
@@ -22,9 +22,9 @@ PAGE = 'see "Two users" in the documentation'
 def check(path: str) -> None:
     """Check that this process's user may use a directory, and may make it.
 
-    The directory must belong to this user, or be shared with a group of which
-    this user is a member. If another user, such as root, made a journal in a
-    directory of one user, the service could not write it.
+    The directory must belong to this user, or be shared with a group that this
+    user is in. If another user, such as root, made a journal in a directory of
+    one user, the service could not write it.
 
     :raises JournalError: if it may not; the error says what to do
     """
@@ -80,7 +80,7 @@ def refusal(place: str) -> str:
 
 
 def belongs_to_another(path: str) -> bool:
-    """Say whether root would have to be another user to use a directory.
+    """Say whether root would have to become another user to use a directory.
 
     What root makes in it belongs to root, unless the directory is shared.
     """
@@ -91,7 +91,7 @@ def belongs_to_another(path: str) -> bool:
 
 
 def become_owner(path: str) -> None:
-    """As root, go on as the user that a directory belongs to, for good.
+    """As root, become the owner of a directory for the rest of the process.
 
     :raises OSError: if that is not possible
     """

@@ -199,7 +199,7 @@ class ContractBase:
 def is_intact(
     asked: driver_base.DriverBase | plugin_base.PluginBase, van: objects.VAN
 ) -> bool:
-    """Ask is_intact() for what may be lost; an error is no yes."""
+    """Ask is_intact() for what may be lost; an error counts as False."""
     try:
         return asked.is_intact(van) is True
     except rules.Broken:

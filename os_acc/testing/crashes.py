@@ -131,7 +131,7 @@ class Crashes(contract_base.ContractBase):
         """Make a call in processes that die: before the first change, ...
 
         After each death, the caller starts the next process and looks. The
-        last call, which does not die, is not told.
+        last call, which does not die, is not yielded.
 
         :param rule: is broken if a call fails in a process that does not die
         :returns: the number of the death, and a text that says where it was

@@ -59,7 +59,7 @@ class Deadlines:
     """Gives each call of a driver and a plugin the same deadline.
 
     :param seconds: how long a call may take
-    :ivar missed: the rule that each call has broken that did not return
+    :ivar missed: for each call that did not return, the rule that it broke
     """
 
     def __init__(self, seconds: float) -> None:
@@ -140,7 +140,7 @@ class _Call:
             self._errors.append(err)
 
     def outcome(self) -> Any:
-        """Return or raise what the call has, once its thread has ended."""
+        """Return or raise what the call did, once its thread has ended."""
         if not self._results and not self._errors:
             # If coverage is measured, Python 3.11 can end a thread that
             # starts beside another one before it has done anything.

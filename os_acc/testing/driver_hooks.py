@@ -73,7 +73,7 @@ class DriverHooks(contract_base.ContractBase):
         pytest.skip('hold() is not defined: no guest can open the device')
 
     def remove(self, van: objects.VAN) -> Callable[[], None]:
-        """Take the device of a VAN out of the host, as a broken card is.
+        """Remove the device of a VAN from the host, like a card that failed.
 
         The default skips the tests that need it.
 

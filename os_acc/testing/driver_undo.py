@@ -52,7 +52,7 @@ class Undo(driver_hooks.DriverHooks):
                     os_acc.unplug(instance)
             self.same(before, rules.UNDO, f'for {name(van)}')
             self.unplug(instance, rules.UNDO_TWICE)
-            # And once more, by a VAN that is in the journal no more.
+            # And once more, by a VAN that is no longer in the journal.
             self.undo_late(service, saved, rules.UNDO_TWICE)
             self.same(before, rules.UNDO_TWICE, f'for {name(van)}')
 

@@ -3,8 +3,8 @@
 """A generated sysfs tree, and a kernel that changes it as Linux would.
 
 For unit tests and benchmarks: all that os-acc reads is in files, all that it
-writes goes through ``os_acc.kernel.sysfs.write``, which this one replaces.
-The real kernel's turn is in tests/lab.
+writes goes through ``os_acc.kernel.sysfs.write``, which this one replaces. The
+tests in tests/lab use a real kernel.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Kernel(kernel_mdevs.Mdevs):
         return found
 
     def write(self, path: str, text: str) -> None:
-        """In the place of sysfs.write."""
+        """Replaces sysfs.write()."""
 
         def act() -> None:
             if not os.path.exists(path):
@@ -246,7 +246,7 @@ class Kernel(kernel_mdevs.Mdevs):
             act()
 
     def _port(self, interface: int, number: int) -> tuple[str, dict[str, Any]]:
-        """The PF that an interface is of, and the settings of its VF."""
+        """The PF that an interface belongs to, and the settings of its VF."""
         for pf, vfs in self.ports.items():
             for path in (self.pci / 'devices' / pf / 'net').glob('*/ifindex'):
                 if int(path.read_text()) == interface and number < len(vfs):
@@ -254,13 +254,13 @@ class Kernel(kernel_mdevs.Mdevs):
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
     def read_vf(self, interface: int, number: int) -> dict[str, Any]:
-        """In the place of rtnetlink.read_vf."""
+        """Replaces rtnetlink.read_vf()."""
         return dict(self._port(interface, number)[1])
 
     def write_vf(
         self, interface: int, number: int, name: str, value: Any
     ) -> None:
-        """In the place of rtnetlink.write_vf."""
+        """Replaces rtnetlink.write_vf()."""
         pf, values = self._port(interface, number)
         self.step(
             f'{pf}/vf/{number}/{name}',
@@ -273,7 +273,7 @@ class Kernel(kernel_mdevs.Mdevs):
         self.process.revive()
 
     def calm(self) -> None:
-        """No crash to come."""
+        """Forget crash_at()."""
         self.process.calm()
 
     def _act(self, path: pathlib.Path, text: str) -> None:

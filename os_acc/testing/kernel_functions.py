@@ -279,7 +279,7 @@ class Functions(kernel_openers.Openers):
         if not list((group / 'devices').iterdir()):
             shutil.rmtree(group)
         # Kept, so that no later directory gets its inode number: the numbers
-        # of sysfs are not used again either.
+        # of sysfs are not reused either.
         self._gone += 1
         os.makedirs(f'{self.root}/gone', exist_ok=True)
         os.rename(path, f'{self.root}/gone/{self._gone}')
@@ -287,7 +287,7 @@ class Functions(kernel_openers.Openers):
         del self.native[address]
 
     def take_off(self, address: str) -> None:
-        """A function, which is no VF, leaves the bus, with its VFs."""
+        """A function that is not a VF leaves the bus, with its VFs."""
         if address in self.vfs:
             self.set_numvfs(address, 0)
         self._off[address] = self._made.pop(address)

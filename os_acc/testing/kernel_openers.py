@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Processes that open device files, and the device files of VFIO."""
+"""Processes that open device files, and VFIO's device files."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Openers(kernel_tree.Tree):
 
     @staticmethod
     def number_of(path: str, follow: bool = True) -> device_file.Number | None:
-        """In the place of device_file.number_of()."""
+        """Replaces device_file.number_of()."""
         if not follow and os.path.islink(path):
             return None
         node = pathlib.Path(path)

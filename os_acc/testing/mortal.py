@@ -165,7 +165,7 @@ def spare_the_journal(patch: Any, mortal: Mortal) -> None:
 
 
 class _Listener:
-    """Hears of the files that this process changes, while a test asks.
+    """Notices the files that this process changes, while a test asks.
 
     An audit hook of the interpreter cannot be removed, so there is one, and
     it is silent if no test asks.
@@ -190,7 +190,7 @@ class _Listener:
         if self._tell is None:
             return
         if event == 'open':
-            # It does not tell a descriptor of the directory.
+            # The event does not tell a descriptor of the directory.
             (path, _, flags), place_of_fd = args, None
             if not flags & _WRITING:
                 return

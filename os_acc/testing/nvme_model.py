@@ -394,7 +394,7 @@ class Drive:
 
 
 class Drives:
-    """In the place of function.opened(): drives by PCI address.
+    """Replaces function.opened(): drives by PCI address.
 
     A function without a drive of its own gets a new one.
     """

@@ -18,7 +18,7 @@ Service = contract_base.Service
 
 
 class Guests(plugin_live.Live):
-    """What a plugin says of a guest, and does when there is none."""
+    """What a plugin says about a guest, and does when there is none."""
 
     def test_has_guest_before_and_after(self, service: Service) -> None:
         instance = service_module.instance()
@@ -91,7 +91,7 @@ class Guests(plugin_live.Live):
     def _check_no_answer(
         self, service: Service, instance: objects.InstanceInfo
     ) -> None:
-        """Check what a plugin makes of an API that fails."""
+        """Check how a plugin handles an API that fails."""
         try:
             answer = service.plugin.has_guest(instance)
         except rules.Broken:

@@ -42,7 +42,7 @@ OPTIONS = {'release_timeout': 0.2, 'device_timeout': 20.0}
 class Service:
     """A process that has called os_acc.initialize().
 
-    :param directory: of the test; the journal is in a directory of it
+    :param directory: of the test; the journal is in a directory below it
     :param patch: pytest's monkeypatch
     :param mortal: counts what the process changes
     :param make_driver: makes the driver of each process
@@ -108,7 +108,7 @@ class Service:
         self._fixture.setUp()
 
     def end(self) -> None:
-        """End the process in good order, and forget its options."""
+        """End the process cleanly, and forget its options."""
         self.mortal.revive()
         self._fixture.cleanUp()
 
@@ -150,7 +150,7 @@ class Service:
         return list(self.mortal.changes)
 
     def is_note(self, change: str) -> bool:
-        """Whether a change is of the notes that root keeps for its undo."""
+        """Whether a change is of the files that root keeps for its undo."""
         path = os.path.join(self.directory, change)
         directories = (root_folder.PATH, notes.FOLDER, root_copy.DIRECTORY)
         return any(os.path.commonpath([path, f]) == f for f in directories)

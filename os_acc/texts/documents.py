@@ -2,8 +2,8 @@
 
 """JSON that a person has written, read strictly. For YAML see yaml_documents.
 
-Readers of JSON and YAML keep the last of two equal keys without a word. In an
-entry that denies a device, this would offer the device.
+Readers of JSON and YAML silently keep the last of two equal keys. In an entry
+that denies a device, this would offer the device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BOM = b'\xef\xbb\xbf'
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(_STRING + r'|[{}\[\],:]')
 TOO_DEEP = 'it is nested too deeply'
-#: No document of ours has ten levels. Python's limit is not enough: what is
+#: No document of os-acc has ten levels. Python's limit is not enough: what is
 #: done with the value later may need more of the stack.
 DEEPEST = 100
-#: Half a character of UTF-16.
+#: A lone surrogate of UTF-16.
 SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
 
 
@@ -74,7 +74,7 @@ def json_of(data: bytes | str) -> Any:
         raise ValueError(f'{err}{_place(text, err.text)}') from err
     except UnicodeEncodeError as err:
         raise ValueError(
-            'it has half a character of UTF-16: '
+            'it has a lone surrogate of UTF-16: '
             f'\\u{ord(err.object[err.start]):04x}'
         ) from err
     except RecursionError as err:
@@ -99,9 +99,9 @@ def _check_depth(found: Any) -> None:
 
 
 class _WrongNumber(Exception):
-    """A number that is none, or is too large.
+    """A number that JSON does not have, or that is too large.
 
-    :ivar text: as it stands in the document
+    :ivar text: as it is in the document
     """
 
     def __init__(self, text: str, why: str) -> None:
@@ -121,7 +121,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _second_key(text: str) -> str:
-    """Say which key of a JSON text is there twice, and where.
+    """Say which key of a JSON text occurs twice, and where.
 
     :param text: up to the second key, it is correct JSON
     """
@@ -138,17 +138,17 @@ def _second_key(text: str) -> str:
             keys = around[-1]
             key = json.loads(what)
             if keys is not None and key in keys:
-                return f'the key {key!r} is there twice' + at(
+                return f'the key {key!r} occurs twice' + at(
                     text, token.start()
                 )
             if keys is not None:
                 keys.add(key)
         before = what
-    return 'a key is there twice'
+    return 'a key occurs twice'
 
 
 def _place(text: str, number: str) -> str:
-    """Where a number stands for the first time, outside of strings."""
+    """Where a number occurs first, outside of strings."""
     for token in re.finditer(f'{_STRING}|{re.escape(number)}', text):
         if token[0] == number:
             return at(text, token.start())
@@ -162,7 +162,7 @@ def at(text: str, place: int) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _WrongNumber(name, 'is none that JSON has')
+    raise _WrongNumber(name, 'does not exist in JSON')
 
 
 def _number(text: str) -> float:

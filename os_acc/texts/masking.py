@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks what looks like a secret, for what is kept or given to strangers.
 
-No list of secrets is complete. So this masks rather too much.
+No list of secrets is complete. So this masks too much rather than too little.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 #: What stands for a secret value.
 MASK = '***'
-#: What stands for a part that whoever wrote a text has left out.
+#: What stands for a part that the author of a text has left out.
 LEFT_OUT = '...'
 
-# Only so many characters of the text of an error are searched.
+# How many characters of the text of an error are searched.
 _SEARCHED = 20_000
 
 # The names of values that are secrets.
@@ -50,8 +50,8 @@ _UNQUOTED = re.compile(
 # The names of lists of variables of an environment.
 _ENVIRONMENT = re.compile(r'(?:^|[._])env(?:ironment)?$', re.I)
 
-# A name, and what stands between it and its value. The quotes may be escaped.
-# All lengths are limited, so that the time does not grow with their square.
+# A name, and what is between it and its value. The quotes may be escaped. All
+# lengths are limited, so that the time does not grow with their square.
 _NAMED = re.compile(
     r'(?<![\w.-])(?P<quote>\\{0,16}["\']|)(?P<name>-{0,2}[A-Za-z][\w.-]{0,80})'
     r'(?P=quote)\s{0,80}(?P<between>=>|[:=,])\s{0,80}(?=\S)'
@@ -66,7 +66,7 @@ _WORD_END = re.compile(r'[\s,;"\'}\]]|$')
 # the whole scheme takes quadratic time in a long word.
 _URL = re.compile(r'(\w://)([^\s"\'<>]*)')
 
-# Texts that are secrets wherever they stand, with what replaces them.
+# Texts that are secrets wherever they occur, with what replaces them.
 _TEXTS = (
     # A user and password before a host, without the scheme of a URL.
     (
@@ -331,7 +331,7 @@ def _names_secret(found: re.Match[str]) -> bool:
 
 
 def _end_of_value(text: str, found: re.Match[str]) -> int | None:
-    """Where a value ends; None if it is none of a secret."""
+    """Where a value ends; None if it is not the value of a secret."""
     start = found.end()
     if quote := _QUOTE.match(text, start):
         return _end_of_quoted(text, quote)

@@ -11,7 +11,7 @@ from typing import Any
 
 from os_acc.texts import documents
 
-#: How many values a document has at most. One of ours has a few thousand.
+#: How many values a document has at most. os-acc's have a few thousand.
 MOST = 100_000
 
 
@@ -60,7 +60,7 @@ def _check(
     Each alias counts as what it names. Whoever writes the value as JSON makes
     all of it, and does not end if an alias names a node above itself.
 
-    :param loader: makes a value of a node: 1 and 0x1 are one key
+    :param loader: makes a value from a node: 1 and 0x1 are one key
     :param counter: counts the nodes
     :param depth: how many nodes are around it
     :raises ValueError: if a mapping has a key twice, a scalar is not what its
@@ -74,7 +74,9 @@ def _check(
     if isinstance(node.value, str):
         made = _made(node, loader)
         if node.tag == _FLOAT and not math.isfinite(made):
-            raise ValueError(f'{node.value} is no finite number{_mark(node)}')
+            raise ValueError(
+                f'{node.value} is not a finite number{_mark(node)}'
+            )
         return
     if depth == documents.DEEPEST:
         raise ValueError(documents.TOO_DEEP + _mark(node))
@@ -88,7 +90,7 @@ def _check(
             made = _made(key, loader)
             if made in keys:
                 raise ValueError(
-                    f'the key {key.value!r} is there twice{_mark(key)}'
+                    f'the key {key.value!r} occurs twice{_mark(key)}'
                 )
             keys.add(made)
         _check(key, loader, counter, depth + 1)
@@ -103,13 +105,13 @@ def _made(node: Any, loader: Any) -> Any:
     """The value of a scalar.
 
     :raises YAMLError: if there is no such tag
-    :raises ValueError: if it is no value of its tag
+    :raises ValueError: if it is not a value of its tag
     """
     import yaml
 
     if documents.SURROGATE.search(node.value):
-        half = ascii(node.value)
-        raise ValueError(f'{half:.60} has half a character{_mark(node)}')
+        text = ascii(node.value)
+        raise ValueError(f'{text:.60} has a lone surrogate{_mark(node)}')
     try:
         return (
             node.value if node.tag == _MERGE else loader.construct_object(node)
@@ -118,7 +120,7 @@ def _made(node: Any, loader: Any) -> Any:
         raise
     except Exception as err:  # PyYAML lets any error of a conversion pass.
         raise ValueError(
-            f'{node.value!r:.60} is no {node.tag.rpartition(":")[2]}'
+            f'{node.value!r:.60} is not of type {node.tag.rpartition(":")[2]}'
             + _mark(node)
         ) from err
 

@@ -728,6 +728,7 @@ def install(
     """
     cyborg = Cyborg()
     conf = types.SimpleNamespace(
+        libvirt=types.SimpleNamespace(live_migration_permit_post_copy=False),
         state_path=str(state_path),
         compute=types.SimpleNamespace(
             provider_config_location=str(state_path / 'provider_config')

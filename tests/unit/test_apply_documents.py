@@ -40,7 +40,7 @@ def test_the_example_of_the_page_is_a_document():
     text = PAGE.read_text()
     blocks = re.findall(r'code-block:: yaml\n\n((?:   .*\n)+)', text)
     found = documents.from_text(blocks[0].replace('\n   ', '\n')[3:], 'a.yaml')
-    assert [each.num_vfs for each in found.specs] == [8, None, None]
+    assert [each.num_vfs for each in found.specs] == [8, 2, None, None]
     assert [each.label for each in found.functions] == [
         '0000:5e:00.0 0',
         '0000:5e:00.0 1',
@@ -100,7 +100,7 @@ def test_the_schema_has_the_keys_of_device_spec():
         ('functions', 'function', 6, 'function', "did you mean 'functions'?"),
         ('function: aes', 'x: aes', 9, 'functions[0].x', 'no such key'),
         ('device: fpga', '', 8, 'functions[0].device', 'a value'),
-        ('"0"', '0', 8, 'functions[0].region', 'as a text'),
+        ('"0"', '0', 8, 'functions[0].region', 'as a string'),
         (
             ': aes',
             ': aes\n    bitstream: a',

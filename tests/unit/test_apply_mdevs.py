@@ -11,8 +11,10 @@ import applied
 import devices
 import pytest
 
+import acc_plug_libvirt
 import os_acc
 from os_acc import exception
+from os_acc import migration
 from os_acc import objects
 from os_acc.desired import export
 from os_acc.kernel import mdev
@@ -75,7 +77,7 @@ def test_made_and_removed(here):
     assert results(apply(2, check=True)) == ['unchanged'] * 2
     assert results(apply(2)) == ['unchanged'] * 2
     assert here.writes == writes
-    assert results(apply(1)) == ['unchanged', 'changed']
+    assert results(apply(1)) == ['changed', 'unchanged']
     assert len(there()) == 1
     apply()
     assert here.snapshot() == before
@@ -198,6 +200,15 @@ def test_more_than_fit(here):
     assert len(there()) == 11
 
 
+def test_what_goes_makes_room(here):
+    """One call is enough: what the document has no more goes first."""
+    apply(12, 'mtty-2')
+    report = apply(24, check=True)
+    assert {each.reason for each in report.steps} == {None}
+    assert results(apply(24)) == ['changed'] * 36
+    assert results(apply(24)) == ['unchanged'] * 24
+
+
 @pytest.mark.parametrize(
     ('values', 'text'),
     [({'kind': 'mtty-9'}, 'mtty-9'), ({'device': 'none'}, 'none')],
@@ -270,3 +281,79 @@ def test_a_crash_before_each_write(here, monkeypatch):
         assert len(records.mdevs.names()) == 1, number
         number += 1
     assert number > 5
+
+
+# --- a migration that fails
+
+
+@pytest.fixture
+def no_guest(monkeypatch):
+    for name in ('has_guest', 'runs_guest'):
+        monkeypatch.setattr(
+            acc_plug_libvirt.LibvirtPlugin, name, lambda *_: False
+        )
+
+
+def tried(info, van_uuid):
+    """Prepare an mdev on this host as the target, and abort it again.
+
+    :returns: the UUID of the mdev
+    """
+    move = str(uuid.uuid4())
+    plan = objects.MigrationPlan(
+        instance_uuid=info.uuid,
+        way='live',
+        obstacles=[],
+        accelerators=[
+            objects.MigrationAccelerator(
+                uuid=van_uuid,
+                driver='mdev',
+                handle_type='MdevHandle',
+                mdev_type=KIND,
+                way='live',
+                request=objects.AcceleratorRequest(
+                    uuid=van_uuid, resource_class='CUSTOM_MDEV_MTTY_1'
+                ),
+            )
+        ],
+    )
+    (van,) = migration.prepare(info, plan, move)
+    assert there() == [van.handle.uuid]
+    assert migration.abort(info, move) == 1
+    return van.handle.uuid
+
+
+def made(here):
+    """Which mdevs were made and removed, in this order."""
+    return [
+        text if name.endswith('/create') else 'removed'
+        for name, text in here.writes
+        if name.endswith(('/create', '/remove'))
+    ]
+
+
+def test_the_target_makes_it_anew_for_the_next_try(here, no_guest):
+    """The kernel's mtty can load no state after a migration that failed."""
+    info, van_uuid = devices.instance(), str(uuid.uuid4())
+    for _ in range(2):
+        here.writes.clear()
+        name = tried(info, van_uuid)
+        assert made(here) == [name, 'removed']
+        assert there() == []
+
+
+def test_one_that_is_kept_is_made_anew_too(here, no_guest):
+    apply(1)
+    (kept,) = there()
+    info, van_uuid = devices.instance(), str(uuid.uuid4())
+    for _ in range(2):
+        here.writes.clear()
+        assert tried(info, van_uuid) == kept
+        assert made(here) == ['removed', kept]
+        assert there() == [kept]
+    here.writes.clear()
+    os_acc.plug(info, [wanted()])
+    os_acc.unplug(info)
+    assert made(here) == []
+    apply(0)
+    assert there() == []

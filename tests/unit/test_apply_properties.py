@@ -9,10 +9,11 @@ uses stays as it was.
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import tempfile
 
-import applied
+import described
 import devices
 import examples
 from hypothesis import HealthCheck
@@ -21,23 +22,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.stateful import invariant
 from hypothesis.stateful import rule
+import idxd_model
 import pytest
 
 import os_acc
+from os_acc import exception
+from os_acc.desired import export
 from os_acc.programming import hooks
 from os_acc.testing import kernel
 from os_acc.testing import mortal
 
-FIRST_VF = {devices.PF: devices.VFS[0], applied.OTHER: '0000:61:00.1'}
-
-documents = st.tuples(
-    st.dictionaries(
-        st.sampled_from(applied.PFS), st.integers(1, applied.MOST)
-    ),
-    st.dictionaries(
-        st.sampled_from(applied.REGIONS), st.sampled_from(['aes', 'sha'])
-    ),
-)
+NUMBERS = st.integers(0, 1000)
 
 
 class Applied(RuleBasedStateMachine):
@@ -50,6 +45,7 @@ class Applied(RuleBasedStateMachine):
         root = pathlib.Path(self.directory.name)
         self.kernel = kernel.Kernel(root / 'host')
         self.kernel.install(self.patch)
+        idxd_model.show_files(self.patch)
         conf = os_acc.CONF
         conf([], project='os-acc', default_config_files=[])
         for name, value in {
@@ -61,7 +57,7 @@ class Applied(RuleBasedStateMachine):
             'max_workers': 1,
         }.items():
             conf.set_override(name, value, 'os_acc')
-        self.host = applied.Host(self.kernel, root)
+        self.host = described.Host(self.kernel, root, self.patch)
         mortal.watch_calls(
             self.patch,
             self.kernel.process,
@@ -71,16 +67,14 @@ class Applied(RuleBasedStateMachine):
         )
         # It takes long to find that there are none.
         self.patch.setattr(hooks, 'call', lambda event: None)
+        self.guests = []
         self.before = self.kernel.snapshot()
-        self.vfs, self.functions = {}, {}
-        self.inside = dict.fromkeys(applied.REGIONS)
-        self.users = {}
 
     def teardown(self) -> None:
         try:
-            for name in list(self.users):
-                self.unplug(name)
-            self.apply(({}, {}))
+            while self.guests:
+                self.unplug(0)
+            os_acc.apply({'version': 1})
             assert self.kernel.snapshot() == self.before
             assert os_acc._host.journal.kept_vfs() == {}
         finally:
@@ -93,112 +87,100 @@ class Applied(RuleBasedStateMachine):
                     os_acc.CONF.clear_override(option, group)
             self.directory.cleanup()
 
-    def _apply(self, document, **values):
-        vfs, functions = document
-        return self.host.apply(
-            *(applied.pf(pf, number) for pf, number in sorted(vfs.items())),
-            functions=[
-                (*name, function) for name, function in functions.items()
-            ],
-            **values,
-        )
-
-    def _begun(self, document) -> None:
-        """The document is in the journal: see what it has changed."""
-        self.vfs, self.functions = document
-        for name, function in self.functions.items():
-            if name not in self.users:
-                self.inside[name] = function
-
-    @rule(document=documents)
-    def apply(self, document) -> None:
-        check = self._apply(document, check=True)
-        first = self._apply(document)
-        self._begun(document)
+    @rule(values=described.VALUES)
+    def apply(self, values) -> None:
+        document = self.host.written(values)
+        check = os_acc.apply(document, check=True)
+        first = os_acc.apply(document)
+        self.host.begin(values)
+        self.host.check_in_the_way(first)
         assert len(check.steps) == len(first.steps)
         for would, done in zip(check.steps, first.steps, strict=True):
-            assert would.name == done.name
-            assert (would.result == 'unchanged') == (
-                done.result == 'unchanged'
-            )
+            assert (would.part, would.name) == (done.part, done.name)
+            if would.result == 'unchanged':
+                assert done.result == 'unchanged'
+            elif done.result == 'unchanged':
+                # Only root knows that there is nothing to undo.
+                assert done.after in ('not there', 'only for instances')
             assert (would.reason is None) == (done.reason is None)
+        self.apply_again(document)
+
+    def apply_again(self, document) -> None:
+        """This changes nothing."""
         writes = list(self.kernel.writes)
-        again = self._apply(document)
+        again = os_acc.apply(document)
         assert again.results() <= {'unchanged', 'in the way'}
+        self.host.check_in_the_way(again)
         assert self.kernel.writes == writes
 
-    @rule(document=documents, at=st.integers(0, 20), after=st.booleans())
-    def apply_and_crash(self, document, at, after) -> None:
-        before = self.vfs, self.functions
+    @rule()
+    def export(self) -> None:
+        """The document of the host's state says what the host is like."""
+        found = export.export(os_acc._host)
+        held = {
+            (each['device'], each.get('region', '')): each['function']
+            for each in found['functions']
+        }
+        assert held.items() <= self.host.regions.inside.items()
+        values = self.host.values()
+        values[self.host.parts.index(self.host.regions)] = held
+        assert found == self.host.normal(values)
+        self.host.begin(values)
+        self.apply_again(found)
+
+    @rule(values=described.VALUES, at=st.integers(0, 40), after=st.booleans())
+    def apply_and_crash(self, values, at, after) -> None:
+        before = self.host.values()
         self.kernel.crash_at(at, after)
         with contextlib.suppress(mortal.Crash):
-            self._apply(document)
+            os_acc.apply(self.host.written(values))
         self.kernel.calm()
         if self.kernel.dead:
             self.kernel.revive()
         os_acc.initialize(reset=True)
         kept = os_acc._host.journal.desired()
-        begun = kept is not None and kept.document == self._text(document)
-        self._begun(document if begun else before)
+        text = json.dumps(self.host.normal(values))
+        begun = kept is not None and kept.document == text
+        self.host.begin(values if begun else before)
 
-    def _text(self, document) -> str:
-        """The document, as the journal has it."""
-        from os_acc.desired import documents as reader
-
-        vfs, functions = document
-        found = reader.read(
-            applied.document(
-                [applied.pf(*each) for each in sorted(vfs.items())],
-                [(*name, function) for name, function in functions.items()],
-            )
-        )
-        return reader.json.dumps(found.as_object())
-
-    @rule(pf=st.sampled_from(applied.PFS))
-    def plug_vf(self, pf) -> None:
-        if pf in self.users or pf not in self.vfs:
+    @rule(part=st.integers(0, len(described.PARTS) - 1), number=NUMBERS)
+    def plug(self, part, number) -> None:
+        """A guest takes a device that is there."""
+        part = self.host.parts[part]
+        request = part.request(number)
+        if request is None:
             return
-        instance = devices.instance()
-        os_acc.plug(instance, [devices.pci(FIRST_VF[pf])])
-        self.users[pf] = instance
+        guest = devices.instance()
+        try:
+            (van,) = os_acc.plug(guest, [request])
+        except exception.PlugException as err:
+            reserves = self.host.stored.value[0]
+            if part is self.host.regions or (
+                reserves and 'os-acc apply' in str(err)
+            ):
+                return
+            raise
+        part.plugged(guest, van)
+        self.guests.append((part, guest))
 
-    @rule(name=st.sampled_from(applied.REGIONS))
-    def plug_region(self, name) -> None:
-        """A request that names no function takes what there is."""
-        if name in self.users:
-            return
-        instance = devices.instance()
-        (van,) = os_acc.plug(instance, [applied.fake_request(None)])
-        for region in applied.REGIONS:
-            if (van.device, van.driver_data['region']) == region:
-                if region in self.users:
-                    os_acc.unplug(instance)
-                else:
-                    self.users[region] = instance
-
-    @rule(name=st.sampled_from((*applied.PFS, *applied.REGIONS)))
-    def unplug(self, name) -> None:
-        if name in self.users:
-            os_acc.unplug(self.users.pop(name))
+    @rule(number=NUMBERS)
+    def unplug(self, number) -> None:
+        if self.guests:
+            part, guest = self.guests.pop(number % len(self.guests))
+            os_acc.unplug(guest)
+            part.unplugged(guest)
             # As a service does when it starts.
             os_acc.initialize(reset=True)
-            self._begun((self.vfs, self.functions))
+            for each in self.host.parts:
+                each.settle()
 
     @rule()
     def reboot(self) -> None:
-        self.kernel.reboot()
-        os_acc.initialize(reset=True)
+        self.host.reboot()
 
     @invariant()
     def what_nobody_uses_is_as_the_document_says(self) -> None:
-        for pf, there in zip(applied.PFS, self.host.vfs(), strict=True):
-            if pf not in self.users:
-                assert there == self.vfs.get(pf, 0)
-            else:
-                assert there > 0
-        for name in applied.REGIONS:
-            there = self.host.hardware.function_of('.'.join(name).strip('.'))
-            assert there == self.inside[name], name
+        self.host.check()
 
 
 TestApplied = pytest.mark.timeout(600)(Applied.TestCase)

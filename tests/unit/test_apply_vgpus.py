@@ -28,12 +28,12 @@ def card(kernel, tmp_path, monkeypatch) -> vgpu_card.Card:
     return made
 
 
-def apply(*vfs, check=False):
-    """Apply a document that offers what device_spec offers."""
+def apply(*vfs, check=False, kind='NVIDIA A40-1Q'):
+    """Apply a document; by default it offers what device_spec offers."""
     return os_acc.apply(
         {
             'version': 1,
-            'offered': [{'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'}],
+            'offered': [{'vendor_id': '10de', 'vgpu_type': kind}],
             'vgpus': [{'device': each} for each in vfs],
         },
         check=check,
@@ -102,6 +102,42 @@ def test_after_a_reboot(card):
     assert card.kind_of(VF) == 558
     apply()
     assert [card.kind_of(each) for each in card.vfs] == [0, 0, 0]
+
+
+@pytest.mark.parametrize('vfs', [(VF, OTHER), (OTHER,)])
+def test_another_type_of_the_entry(card, monkeypatch, vfs):
+    """The card has vGPUs of one size only."""
+    card.install_config(monkeypatch)
+    apply(VF, OTHER)
+    apply(*vfs, kind='NVIDIA A40-2Q')
+    found = [card.kind_of(each) for each in (VF, OTHER)]
+    assert found == [559 * (VF in vfs), 559]
+    again = apply(*vfs, kind='NVIDIA A40-2Q')
+    assert again.results() == {'unchanged'}
+
+
+def test_another_type_waits_for_an_instance(card, monkeypatch):
+    card.install_config(monkeypatch)
+    apply(VF)
+    guest = devices.instance()
+    (van,) = os_acc.plug(guest, [devices.pci(VF)])
+    for check in (True, False):
+        report = apply(VF, kind='NVIDIA A40-2Q', check=check)
+        assert van.uuid in report.steps[-1].reason
+    assert card.kind_of(VF) == 558
+    os_acc.unplug(guest)
+    os_acc.apply_again()
+    assert card.kind_of(VF) == 559
+
+
+def test_an_instance_takes_its_own_type_along(card):
+    """It is not in the way of a document that has the VF no more."""
+    guest = devices.instance()
+    os_acc.plug(guest, [devices.pci(VF)])
+    assert apply(VF).results() == {'in the way'}
+    assert apply().results() == {'unchanged'}
+    os_acc.unplug(guest)
+    assert card.kind_of(VF) == 0
 
 
 def test_a_type_of_the_operator_stays(card):

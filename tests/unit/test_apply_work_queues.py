@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import uuid
 
 import applied
 import devices
@@ -13,6 +14,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import objects
 from os_acc.availability import nothing_offered
 from os_acc.desired import export
 from os_acc.doctor import entries
@@ -149,6 +151,32 @@ def test_another_layout(dsa):
     assert layout(dsa) == ([0, 1] + [-1] * 6, [0, 1] * 2, {64})
 
 
+def test_what_was_let_go_is_not_let_go_again(model, dsa):
+    """Also if a user of another device is still in the way."""
+    other = model.add(OTHER)
+
+    def act(count, *addresses):
+        entries = [ENTRY, {'idxd': OTHER, 'wq_count': count}]
+        named = [{'device': each} for each in addresses]
+        made = {'version': 1, 'offered': entries, 'work_queues': named}
+        return os_acc.apply(made)
+
+    act(4, DSA, OTHER)
+    guest = devices.instance()
+    handle = objects.DeviceFileHandle(name=f'{OTHER}-wq0', files=[])
+    request = objects.AcceleratorRequest(uuid=str(uuid.uuid4()), handle=handle)
+    os_acc.plug(guest, [request])
+    first = act(2, OTHER)
+    assert (step(first).result, dsa.state) == ('changed', 'disabled')
+    assert step(first, OTHER).result == 'in the way'
+    again = act(2, OTHER)
+    assert again.results() == {'unchanged', 'in the way'}
+    assert step(again, OTHER).result == 'in the way'
+    os_acc.unplug(guest)
+    os_acc.apply_again()
+    assert layout(other)[2] == {64}
+
+
 @pytest.mark.parametrize('name', ['bind', 'wq0.1/size', 'engine0.1/group_id'])
 def test_the_kernel_refuses_another_layout(dsa, kernel, name):
     """The one of before is there again."""
@@ -254,7 +282,7 @@ def test_a_device_that_has_gone(dsa, kernel):
     apply(DSA)
     kernel.remove_function(DSA)
     assert step(apply(DSA)).result == 'failed'
-    assert apply().results() == {'changed'}
+    assert apply().results() == {'unchanged'}
     assert apply().steps == []
 
 

@@ -118,7 +118,10 @@ def test_padded_metadata():
             for changes, text in (
                 ({'magic_no': 5}, 'magic-no 5, expected 488605312'),
                 ({'magic_no': None}, 'no magic-no that is a whole number'),
-                ({'interface_uuid': None}, 'no interface-uuid that is a text'),
+                (
+                    {'interface_uuid': None},
+                    'no interface-uuid that is a string',
+                ),
                 ({'interface_uuid': 'x' * 99}, 'expected a UUID'),
                 ({'interface_uuid': AES[:-1]}, 'expected a UUID'),
                 (
@@ -127,10 +130,10 @@ def test_padded_metadata():
                 ),
                 ({'accelerator_clusters': {}}, 'that is a list'),
                 ({'accelerator_clusters': []}, 'no accelerator function'),
-                ({'accelerator_clusters': [7]}, 'that is a text'),
+                ({'accelerator_clusters': [7]}, 'that is a string'),
                 (
                     {'accelerator_clusters': [{}]},
-                    'no accelerator-type-uuid that is a text',
+                    'no accelerator-type-uuid that is a string',
                 ),
             )
         ),

@@ -175,7 +175,6 @@ class TestChoose:
                 raise errors[name]
 
         choosing.choose(
-            None,
             van,
             devices.wanted('CUSTOM_X'),
             errors,

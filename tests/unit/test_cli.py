@@ -906,7 +906,7 @@ def test_arqs_with_a_key_twice(run, tmp_path):
     path = tmp_path / 'arqs.json'
     path.write_text('[{"uuid": 1, "uuid": 2}]')
     line = run.fails(2, 'plug', INSTANCE, '--arqs', path)
-    assert "the key 'uuid' is there twice" in line
+    assert "the key 'uuid' occurs twice" in line
 
 
 def test_arqs_that_are_no_text(run, tmp_path):

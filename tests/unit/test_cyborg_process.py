@@ -169,9 +169,9 @@ GOOD = '{"id": 1, "result": "17"}'
         ('{"id": 1}', 'neither a result nor an error'),
         ('{"id": 1, "error": "text"}', 'neither a result nor an error'),
         ('{"id": 1, "result": 1, "error": {}}', 'neither a result nor an'),
-        ('INFO the tool begins', 'no JSON'),
-        ('[' * 100_000, 'no JSON'),
-        ('\\377\\376', 'no JSON'),
+        ('INFO the tool begins', 'not JSON'),
+        ('[' * 100_000, 'not JSON'),
+        ('\\377\\376', 'not JSON'),
         (f'{GOOD}\\n{GOOD}', 'more than one line'),
     ],
 )

@@ -324,7 +324,9 @@ def test_not_healed_while_a_van_has_a_vf(kernel, failed, images):
     assert not privileged.heal(PF, '0', 5.0)
     assert health() == 'unhealthy'
     calls = list(failed.calls)
-    with pytest.raises(exception.DeviceError, match='stays in reset since'):
+    with pytest.raises(
+        exception.DeviceError, match='has stayed in reset since'
+    ):
         program(images.add(AES))
     assert failed.calls == calls
     error = cause(
@@ -395,7 +397,7 @@ def test_killed_in_the_ioctl_of_a_port_that_a_vf_has(
         privileged.program, PF, '0', first, digest[first], None, 30.0
     )
     if fails:
-        with pytest.raises(exception.DeviceError, match='stays in reset'):
+        with pytest.raises(exception.DeviceError, match='has stayed in reset'):
             again()
     else:
         again()

@@ -37,22 +37,22 @@ def test_what_json_writes_is_read(value):
 @pytest.mark.parametrize(
     ('text', 'said'),
     [
-        ('{"a": 1,\n "a": 2}', "'a' is there twice at line 2, column 2"),
-        ('{"x": [{"deny": true, "deny": false}]}', "'deny' is there twice"),
-        ('{"a": 1, "\\u0061": 2}', "'a' is there twice"),
+        ('{"a": 1,\n "a": 2}', "'a' occurs twice at line 2, column 2"),
+        ('{"x": [{"deny": true, "deny": false}]}', "'deny' occurs twice"),
+        ('{"a": 1, "\\u0061": 2}', "'a' occurs twice"),
         (
             '[{"a": "b", "c": ["a"], "d": {"a": 1}},\n'
             ' {"b": "\\"a\\":",\n  "a": {"a": 1}, "a": 2}]',
-            "'a' is there twice at line 3, column 18",
+            "'a' occurs twice at line 3, column 18",
         ),
-        ('{"a": NaN}', 'NaN is none that JSON has at line 1, column 7'),
-        ('{"a":\n [-Infinity]}', 'Infinity is none that JSON has at line 2'),
+        ('{"a": NaN}', 'NaN does not exist in JSON at line 1, column 7'),
+        ('{"a":\n [-Infinity]}', 'Infinity does not exist in JSON at line 2'),
         (
             '{"1e999": "1e999",\n "a": 1e999}',
             '1e999 is too large at line 2, column 7',
         ),
         ('{"a":\n ' + '7' * 5000 + '}', 'too many digits at line 2, column 2'),
-        ('{"a": "\\ud83d"}', 'half a character of UTF-16: \\ud83d'),
+        ('{"a": "\\ud83d"}', 'lone surrogate of UTF-16: \\ud83d'),
         ('{"a": 1}\0', 'line 1, column 9'),
         ('{"a": 1,}', 'line 1'),
         ('{"a": 1} // deny', 'line 1, column 10'),
@@ -78,7 +78,7 @@ def test_a_key_twice_at_any_place(value, key):
     with pytest.raises(ValueError) as caught:
         documents.json_of(text)
     assert str(caught.value) == (
-        f'the key {key!r} is there twice at line 2, column {column}'
+        f'the key {key!r} occurs twice at line 2, column {column}'
     )
 
 
@@ -94,25 +94,31 @@ def test_a_byte_order_mark_is_left_out():
 @pytest.mark.parametrize(
     ('text', 'said'),
     [
-        ('a: 1\na: 2\n', "'a' is there twice at line 2, column 1"),
-        ('x:\n  - {b: 1, "b": 2}\n', "'b' is there twice"),
-        ('1: a\n0x1: b\n', "'0x1' is there twice at line 2, column 1"),
-        ('yes: 1\ntrue: 2\n', "'true' is there twice"),
-        ('? {x: 1, x: 2}\n: 1\n', "'x' is there twice"),
-        ('a: [.nan]\n', '.nan is no finite number at line 1, column 5'),
-        ('a: -.inf\n', '-.inf is no finite number'),
+        ('a: 1\na: 2\n', "'a' occurs twice at line 2, column 1"),
+        ('x:\n  - {b: 1, "b": 2}\n', "'b' occurs twice"),
+        ('1: a\n0x1: b\n', "'0x1' occurs twice at line 2, column 1"),
+        ('yes: 1\ntrue: 2\n', "'true' occurs twice"),
+        ('? {x: 1, x: 2}\n: 1\n', "'x' occurs twice"),
+        ('a: [.nan]\n', '.nan is not a finite number at line 1, column 5'),
+        ('a: -.inf\n', '-.inf is not a finite number'),
         ('a: 1\n---\na: 2\n', 'another document'),
         ('a: [', 'line 1'),
         (b'a: \xff', 'not UTF-8'),
-        ('a:\n- !!bool x\n', "'x' is no bool at line 2, column 3"),
-        ('!!bool x: 1', "'x' is no bool at line 1, column 1"),
-        ('a: !!timestamp x', "'x' is no timestamp at line 1, column 4"),
-        ('b: 1\na: 2026-13-45', "'2026-13-45' is no timestamp at line 2"),
-        ('a: ' + '7' * 5000, 'is no int at line 1, column 4'),
-        ('a: !!int "x"', "'x' is no int at line 1, column 4"),
+        ('a:\n- !!bool x\n', "'x' is not of type bool at line 2, column 3"),
+        ('!!bool x: 1', "'x' is not of type bool at line 1, column 1"),
+        (
+            'a: !!timestamp x',
+            "'x' is not of type timestamp at line 1, column 4",
+        ),
+        (
+            'b: 1\na: 2026-13-45',
+            "'2026-13-45' is not of type timestamp at line 2",
+        ),
+        ('a: ' + '7' * 5000, 'is not of type int at line 1, column 4'),
+        ('a: !!int "x"', "'x' is not of type int at line 1, column 4"),
         ('a: 1\nb: "\\U00110000"', 'at line 2, column '),
         ('a: 1\nb: \x1b[0m', '#x001b at line 2, column 4'),
-        ('a: "\\ud83d"', "'\\ud83d' has half a character at line 1, column 4"),
+        ('a: "\\ud83d"', "'\\ud83d' has a lone surrogate at line 1, column 4"),
         ('[' * 200 + ']' * 200, 'nested too deeply at line 1'),
     ],
 )
@@ -160,20 +166,20 @@ def test_yaml_that_grows_without_end(text, said):
 
 def test_a_key_twice_in_an_entry_of_device_spec():
     text = '{"address": "0000:3b:00.0", "address": "*", "deny": true}'
-    with pytest.raises(exception.InvalidRequest, match="'address' is there"):
+    with pytest.raises(exception.InvalidRequest, match="'address' occurs"):
         device_spec.parse(text)
 
 
 def test_a_key_twice_in_a_cni_configuration():
     text = b'{"name": "one", "name": "two"}'
-    with pytest.raises(cni_config.CNIError, match="'name' is there twice"):
+    with pytest.raises(cni_config.CNIError, match="'name' occurs twice"):
         cni_config.decode(io.BytesIO(text))
 
 
 def test_a_key_twice_in_another_provider_file(tmp_path):
     file = tmp_path / 'other.yaml'
     file.write_text('providers: []\nproviders: []\n')
-    with pytest.raises(exception.InvalidRequest, match='is there twice'):
+    with pytest.raises(exception.InvalidRequest, match='occurs twice'):
         provider_config.classes(str(tmp_path))
 
 

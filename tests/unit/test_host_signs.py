@@ -48,7 +48,7 @@ OVER_FC = (
 
 @pytest.fixture
 def here(kernel, monkeypatch):
-    monkeypatch.setattr(sysfs, 'links', links)
+    monkeypatch.setattr(sysfs, 'count_directories', count_directories)
     devices.furnish(kernel)
     os_acc.initialize()
     return kernel
@@ -241,15 +241,17 @@ def _rnbd(kernel):
 def _elsewhere(kernel):
     """A card of two ports: a container has one of its interfaces."""
     kernel.add_function(HBA, '15b3:1003', 0x020000, 'mlx4_core', net='eth9')
-    kernel.write_file(f'sys/devices/pci0000:00/{HBA}/net/links', '5')
+    kernel.write_file(f'sys/devices/pci0000:00/{HBA}/net/count', '3')
 
 
-def links(path):
+def count_directories(path):
     """Not each file system counts the directories of a directory."""
+    if not os.path.isdir(path):
+        return 0
     try:
-        return int(pathlib.Path(path, 'links').read_text())
+        return int(pathlib.Path(path, 'count').read_text())
     except FileNotFoundError:
-        return os.stat(path).st_nlink if os.path.isdir(path) else 0
+        return sum(entry.is_dir() for entry in os.scandir(path))
 
 
 def _nvmet_port(kernel):

@@ -99,6 +99,67 @@ def test_a_replug_that_is_aborted_attaches_again(hosts, info):
     assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
 
 
+def test_a_live_move_keeps_the_devices_in_the_guest(hosts, info):
+    devices = set(hosts.guests.devices[info.uuid])
+    assert len(devices) == 2
+    handed_over(hosts, info)
+    hosts.begin_live(info.uuid, TARGET)
+    assert hosts.guests.devices[info.uuid] == devices
+    hosts.end_live(info.uuid, TARGET)
+    vans = on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert {van.state for van in vans} == {'plugged'}
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+    assert hosts.guests.devices[info.uuid] == devices
+    assert hosts.states(info.uuid) == {TARGET: {'plugged'}}
+    for name in (SOURCE, TARGET):
+        hosts.check_devices(name)
+    # Later it is as any other VAN.
+    assert on(hosts, TARGET, os_acc.unplug, info, live=True) == 2
+    assert not hosts.guests.devices[info.uuid]
+
+
+def test_nothing_is_released_while_the_guest_is_being_moved(hosts, info):
+    """Both hosts have it then, and one of the two goes on."""
+    handed_over(hosts, info)
+    hosts.begin_live(info.uuid, TARGET)
+    for name, call in ((SOURCE, migration.finish), (TARGET, migration.abort)):
+        with pytest.raises(exception.MigrationConflict, match='being moved'):
+            on(hosts, name, call, info, MIGRATION)
+    assert hosts.states(info.uuid) == {
+        SOURCE: {'outgoing'},
+        TARGET: {'incoming'},
+    }
+    hosts.end_live(info.uuid, TARGET)
+    with pytest.raises(exception.MigrationConflict, match='finish it instead'):
+        on(hosts, TARGET, migration.abort, info, MIGRATION)
+
+
+def test_a_live_move_that_fails_is_tried_again(hosts, info):
+    devices = set(hosts.guests.devices[info.uuid])
+    handed_over(hosts, info)
+    hosts.begin_live(info.uuid, TARGET)
+    hosts.end_live(info.uuid, SOURCE)
+    with pytest.raises(exception.MigrationConflict, match='abort it instead'):
+        on(hosts, SOURCE, migration.finish, info, MIGRATION)
+    assert on(hosts, TARGET, migration.abort, info, MIGRATION) == 2
+    hosts.check_devices(TARGET)
+    assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 2
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+    assert hosts.guests.devices[info.uuid] == devices
+    assert len(prepared(hosts, info, str(uuid.uuid4()))) == 2
+
+
+def test_a_device_is_not_prepared_again_below_a_running_guest(
+    hosts, info, monkeypatch
+):
+    handed_over(hosts, info)
+    on(hosts, TARGET, migration.abort, info, MIGRATION)
+    monkeypatch.setattr(moving_hosts.FakeDriver, 'is_intact', lambda *_: False)
+    with pytest.raises(exception.UnplugException, match='The guest runs'):
+        on(hosts, SOURCE, migration.abort, info, MIGRATION)
+    assert hosts.states(info.uuid) == {SOURCE: {'outgoing'}}
+
+
 @pytest.mark.parametrize('reboots', [False, True])
 def test_a_replug_whose_guest_ends_is_aborted(hosts, info, reboots):
     """Its source fails or it shuts down: its next start gets the devices."""
@@ -347,7 +408,7 @@ WRONG = [
     (of('instance_uuid'), 'x', 'instance_uuid', 'a UUID'),
     (of('instance_uuid'), OTHER, 'instance_uuid', 'instance to prepare'),
     (of('way'), 'fast', 'way', 'live or replug or cold'),
-    (of('obstacles'), 'no', 'obstacles', 'a list of texts'),
+    (of('obstacles'), 'no', 'obstacles', 'a list of strings'),
     (of('obstacles'), ['no'], 'obstacles', 'none'),
     (of('accelerators'), None, 'accelerators', 'a list of 1 to 256'),
     (of('accelerators'), [], 'accelerators', 'a list of 1 to 256'),
@@ -360,15 +421,15 @@ WRONG_ACCELERATORS = [
     (of('driver'), None, 'driver', 'a value'),
     (of('mdev_type'), 'a/b', 'mdev_type', ''),
     (of('live_migratable'), 'no', 'live_migratable', 'True or False'),
-    (of('left_behind'), {}, 'left_behind', 'a text'),
+    (of('left_behind'), {}, 'left_behind', 'a string'),
     (of('obstacle'), 'no', 'obstacle', 'None'),
     (of('request'), None, 'request', 'os_acc.objects.AcceleratorRequest'),
 ]
 WRONG_REQUESTS = [
     ([NAME], 'VAN', NAME, 'expected AcceleratorRequest'),
-    (of('uuid'), OTHER, 'uuid', 'as of the VAN'),
+    (of('uuid'), OTHER, 'uuid', 'the UUID of the VAN'),
     (of('resource_class'), 'a/b', 'resource_class', ''),
-    (of('traits'), 'T', 'traits', 'a list of texts'),
+    (of('traits'), 'T', 'traits', 'a list of strings'),
     (of('bitstream'), 'ftp://x', 'bitstream', 'path'),
     (of('handle'), HANDLE, 'handle', 'None'),
     (of('port_uuid'), '1', 'port_uuid', 'a UUID'),
@@ -441,10 +502,10 @@ def test_a_wrong_uuid_is_refused(hosts, info):
 @pytest.mark.parametrize(
     'moves,migratable,live,way',
     [
-        (driver.LIVE, None, True, 'live'),
         (driver.LIVE, True, True, 'live'),
+        (driver.LIVE, None, True, 'replug'),
         (driver.LIVE, False, True, 'replug'),
-        (driver.LIVE, None, False, 'cold'),
+        (driver.LIVE, True, False, 'cold'),
         (driver.REPLUG, True, True, 'replug'),
         (driver.COLD, True, True, 'cold'),
     ],
@@ -459,6 +520,27 @@ def test_the_way(hosts, info, monkeypatch, moves, migratable, live, way):
             entry.van.live_migratable = migratable
         os_acc.this_host().journal.save_all([e.van for e in entries])
     assert described(hosts, info).way == way
+
+
+@pytest.mark.parametrize(
+    ('owner', 'method', 'answer'),
+    [
+        (moving_hosts.GuestPlugin, 'migration_map', None),
+        (moving_hosts.FakeDriver, 'left_behind', 'the data of the drive'),
+    ],
+)
+def test_what_a_live_move_needs_besides(
+    hosts, info, monkeypatch, owner, method, answer
+):
+    with hosts.on(SOURCE):
+        vans = [e.van for e in os_acc.this_host().journal.entries(info.uuid)]
+        for van in vans:
+            van.live_migratable = True
+        os_acc.this_host().journal.save_all(vans)
+    monkeypatch.setattr(moving_hosts.FakeDriver, 'moves', driver.LIVE)
+    assert described(hosts, info).way == 'live'
+    monkeypatch.setattr(owner, method, lambda *_: answer)
+    assert described(hosts, info).way == 'replug'
 
 
 def test_a_request_for_a_handle_asks_for_its_class(hosts):

@@ -415,7 +415,7 @@ def test_an_mdev_comes_back_while_device_spec_is_broken(here):
 
 def test_nothing_new_is_given_while_device_spec_is_broken(here):
     broken()
-    with pytest.raises(exception.ExceptionBase, match="'address' is there"):
+    with pytest.raises(exception.ExceptionBase, match="'address' occurs"):
         os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
-    with pytest.raises(exception.InvalidRequest, match="'address' is there"):
+    with pytest.raises(exception.InvalidRequest, match="'address' occurs"):
         take()

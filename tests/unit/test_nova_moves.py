@@ -8,6 +8,7 @@ are tested one by one; tests/functional_nova has both.
 
 from __future__ import annotations
 
+import sys
 import types
 import uuid
 
@@ -380,3 +381,131 @@ def test_live_without_accelerators(site, live):
     site.driver.post_live_migration_at_destination(None, instance, [])
     assert 'target_mdevs' not in moved.data
     assert site.records.faults == []
+
+
+# --- live, with the devices
+
+
+@pytest.fixture
+def keeps(site, live, monkeypatch):
+    """The kernel can save the state of the devices."""
+    monkeypatch.setattr(type(site.host.driver), 'moves', 'live')
+    monkeypatch.setattr(
+        type(site.host.plugin),
+        'migration_map',
+        lambda *_: objects.MigrationMap(format='recording', changes=[]),
+    )
+
+    def answer(value):
+        def prepared(van):
+            van.live_migratable = value
+
+        site.host.calls.on('prepareVAN', prepared)
+
+    answer(True)
+    return answer
+
+
+def names(instance):
+    return [
+        van.handle.identity.partition('/')[2]
+        for van in os_acc.get_vans(instance.uuid)
+    ]
+
+
+def test_live_the_target_tells_nova_what_to_write(site, keeps, booted):
+    moved = Live(site, booted)
+    moved.offer()
+    source = names(booted)
+    site.driver.destroy(None, booted, [])
+    moved.check()
+    moved.data.pci_dev_map_src_dst = {'0000:01:00.0': '0000:02:00.0'}
+    moved.prepare()
+    assert moved.data.target_mdevs == {
+        'os_acc': moved.move.uuid,
+        'os_acc_mapped': moved.move.uuid,
+    }
+    assert moved.data.pci_dev_map_src_dst == {
+        '0000:01:00.0': '0000:02:00.0',
+        **dict(zip(source, names(booted), strict=True)),
+    }
+    assert states(booted) == ['incoming'] * 2
+
+
+def test_live_the_source_detaches_nothing(site, keeps, booted):
+    moved = Live(site, booted)
+    moved.data.target_mdevs = {
+        'os_acc': moved.move.uuid,
+        'os_acc_mapped': moved.move.uuid,
+    }
+    moved.begin()
+    assert states(booted) == ['outgoing'] * 2
+    site.driver.rollback_live_migration_at_source(None, booted, moved.data)
+    assert states(booted) == ['plugged'] * 2
+    assert not {'plug', 'unplug', 'prepareVAN'} & set(site.log)
+
+
+def test_live_an_earlier_target_replugs(site, keeps, booted):
+    """It says nothing of a map, so that the devices must not stay."""
+    moved = Live(site, booted)
+    moved.offer()
+    moved.data.target_mdevs |= {'os_acc': moved.move.uuid}
+    moved.begin()
+    assert site.log.count('unplug') == 2
+
+
+def test_live_a_target_whose_kernel_cannot(site, keeps, booted):
+    moved = Live(site, booted)
+    moved.offer()
+    site.driver.destroy(None, booted, [])
+    moved.check()
+    keeps(False)
+    with pytest.raises(Exception, match='the kernel cannot migrate'):
+        moved.prepare()
+    assert states(booted) == []
+
+
+@pytest.mark.parametrize(
+    ('asked', 'post_copy', 'keeps_them'),
+    [
+        (None, False, True),
+        ('live', False, True),
+        ('replug', False, False),
+        (None, True, False),
+        ('replug', True, False),
+    ],
+)
+def test_live_or_replug(
+    site, keeps, booted, monkeypatch, asked, post_copy, keeps_them
+):
+    conf = moving_driver().CONF.libvirt
+    monkeypatch.setattr(conf, 'live_migration_permit_post_copy', post_copy)
+    if asked is not None:
+        booted.flavor.extra_specs['os_acc:migration'] = asked
+    moved = Live(site, booted)
+    moved.offer()
+    assert ('os_acc_source' in moved.data.target_mdevs) is keeps_them
+
+
+def moving_driver():
+    return sys.modules['os_acc_nova.moving_driver']
+
+
+def test_live_and_post_copy_exclude_each_other(
+    site, keeps, booted, monkeypatch
+):
+    conf = moving_driver().CONF.libvirt
+    monkeypatch.setattr(conf, 'live_migration_permit_post_copy', True)
+    booted.flavor.extra_specs['os_acc:migration'] = 'live'
+    with pytest.raises(
+        nova_double.MigrationPreCheckError, match='permit_post_copy = true'
+    ):
+        Live(site, booted).offer()
+
+
+def test_live_nova_moves_its_own_mdevs_only(site, keeps, booted):
+    ours = names(booted)
+    moved = Live(site, booted)
+    moved.data.source_mdev_types = {ours[0]: 'mtty-1', 'another': 'nvidia-1'}
+    moved.offer()
+    assert moved.data.source_mdev_types == {'another': 'nvidia-1'}

@@ -37,7 +37,14 @@ RECORDS = [
         undo_log.vfs,
         undo_log.Vfs(4, '1'),
         'vfs',
-        '{"number": 4, "autoprobe": "1"}',
+        '{"number": 4, "autoprobe": "1", "settings": []}',
+    ),
+    (
+        undo_log.vfs,
+        undo_log.Vfs(1, None, [{'vlan': [101, 3], 'trusted': True}]),
+        'vfs',
+        '{"number": 1, "autoprobe": null, "settings": '
+        '[{"vlan": [101, 3], "trusted": true}]}',
     ),
     (
         undo_log.storage,
@@ -156,11 +163,12 @@ def test_a_record(here, records, value, directory, text):
 
 def test_records_of_an_earlier_version(here):
     for records, value, directory, text in RECORDS:
-        if '"kept": false' in text:
-            records.write('x', value)
-            path = pathlib.Path(root_folder.PATH) / directory / 'x'
-            path.write_text(path.read_text().replace(', "kept": false', ''))
-            assert records.read('x') == value
+        for later in (', "kept": false', ', "settings": []'):
+            if later in text:
+                records.write('x', value)
+                path = pathlib.Path(root_folder.PATH) / directory / 'x'
+                path.write_text(path.read_text().replace(later, ''))
+                assert records.read('x') == value
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,13 @@ WRONG = {
         key('"vendor_id": "NVIDIA"'),
         3,
         "vendor_id is 'NVIDIA'",
-        'a text with a hex number of at most ffff',
+        'a string with a hex number of at most ffff',
     ),
     'vendor as a number': (
         key('"vendor_id": 4318'),
         3,
         'vendor_id is 4318',
-        'a text with a hex number',
+        'a string with a hex number',
     ),
     'vendor too large': (
         key('"vendor_id": "0x110de"'),
@@ -147,7 +147,7 @@ WRONG = {
         key('"traits": 5'),
         3,
         'traits is 5',
-        'a list, or a text with commas',
+        'a list, or a string with commas',
     ),
     'address and devname': (
         key('"devname": "eth0"'),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The plugin cdi: device files for containers, by a CDI spec of each VAN."""
+"""The plugin cdi: device files for containers, by a CDI spec for each VAN."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ class CDIPlugin(plugin.PluginBase):
     def restore(
         self, van: objects.VAN, instance_info: objects.InstanceInfo
     ) -> None:
-        """Write the spec anew, with the numbers that the files have now."""
+        """Write the spec again, with the numbers that the files have now."""
         self.plug(van, instance_info, live=False)
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Whether the spec is there and fits the device and the options.
 
-        It is False too if the device is gone, or if no container can use it
-        as it is, such as a function that is not bound to VFIO. restore() then
-        says why, unless the driver has repaired the device before.
+        Also False if the device is gone, or if no container can use it as it
+        is, such as a function that is not bound to VFIO. restore() then says
+        why, unless the driver has repaired the device before.
         """
         from os_acc.privileged import container_specs
 

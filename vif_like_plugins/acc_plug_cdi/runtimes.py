@@ -40,7 +40,7 @@ def findings(spec_dir: str) -> Iterator[finding.Finding]:
         try:
             yield from read(subject, spec_dir)
         except (OSError, ValueError, AttributeError, TypeError) as err:
-            # ValueError: no TOML. The others: a value of another type.
+            # ValueError: not TOML. The others: a value of another type.
             yield finding.Finding(
                 subject,
                 finding.WARNING,

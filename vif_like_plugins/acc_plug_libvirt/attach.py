@@ -129,7 +129,7 @@ def _attach_missing(
 def _take_free_target(domain: Any, van: objects.VAN) -> None:
     """Give a VAN's <disk> another name if a disk of the domain has its own.
 
-    Others than os-acc may have named that disk.
+    A program other than os-acc may have named that disk.
     """
     mine = disk.target_in(van.guest_config)
     if mine is None:

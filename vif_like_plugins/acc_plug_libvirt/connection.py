@@ -59,7 +59,7 @@ def module() -> Any:
 
 
 def _print_nothing(context: object, error: object) -> None:
-    """Leave it to the caller to tell an error."""
+    """Leave it to the caller to report an error."""
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ PAUSE = 1.0
 
 
 class Outcome(enum.Enum):
-    """What came of one request to release a device. The value is a clause."""
+    """The result of a request to release a device. The value is a clause."""
 
     RELEASED = 'it has released the device'
     SILENT = 'it has the request, but has not answered'

@@ -29,8 +29,8 @@ def build(van: objects.VAN, handle: objects.BlockHandle) -> str:
 
     The guest sees a virtio disk, whose serial is the UUID of the namespace;
     virtio shows its first 20 characters. QEMU opens the device without the
-    host's page cache, as Nova does for volumes: only then are two hosts never
-    of two minds about its content.
+    host's page cache, as Nova does for volumes: otherwise two hosts could see
+    different content.
 
     :returns: XML text
     """
@@ -91,7 +91,7 @@ def _name(number: int) -> str:
 
 
 def target_in(xml: str | None) -> str | None:
-    """The name of the disk in a guest_config; None if it is no <disk>."""
+    """The name of the disk in a guest_config; None if it is not a <disk>."""
     element = None if xml is None else etree.fromstring(xml)
     if element is None or element.tag != 'disk':
         return None
@@ -102,7 +102,7 @@ def target_in(xml: str | None) -> str | None:
 def identity(element: etree._Element) -> str | None:
     """The identity of a domain's <disk>, as AttachHandle.identity has it.
 
-    :returns: None if it is no block device by such a link
+    :returns: None if it is not a block device that such a link names
     """
     source = element.find('source')
     path = source.get('dev', '') if source is not None else ''

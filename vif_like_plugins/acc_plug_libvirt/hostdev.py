@@ -137,8 +137,8 @@ class Builder:
             driver = {'name': 'vfio', 'model': hints['vfio_driver']}
         if hints.get('iommufd') == 'yes':
             driver['iommufd'] = 'yes'
-        # The hint for one device goes before the option for all, but what
-        # the operator says of iommufd counts.
+        # The hint for one device takes precedence over the option for all,
+        # except that the operator decides on iommufd.
         return {
             **self.driver,
             **driver,
@@ -242,7 +242,7 @@ def _address_in_guest(element: etree._Element) -> str | None:
 def _guest_addresses(pairs: Sequence[str]) -> dict[str, str]:
     """Read the option guest_addresses.
 
-    :raises InvalidRequest: if a device stands twice
+    :raises InvalidRequest: if a device is listed twice
     """
     found: dict[str, str] = {}
     for each in pairs:

@@ -108,7 +108,7 @@ class PowerVMPlugin(plugin.PluginBase):
         """Remove the slot from the LPAR.
 
         live=False does nothing: the caller deletes or rebuilds the LPAR. But
-        what a live call has begun is undone as by a live call.
+        what a live call has begun is undone as a live call would undo it.
         """
         if not isinstance(van.handle, objects.DRCHandle):
             return

@@ -29,7 +29,7 @@ _ARGUMENTS = {
 
 
 class OsAccHardwareManager(hardware.HardwareManager):
-    """Programs and sets up the accelerators of a node by one document."""
+    """Programs and sets up the accelerators of a node from one document."""
 
     HARDWARE_MANAGER_NAME = 'OsAccHardwareManager'
     HARDWARE_MANAGER_VERSION = '1.0'

@@ -36,12 +36,12 @@ def of_handle(handle: objects.AttachHandle) -> dict[str, dict[str, Any]]:
 
 
 def is_vfio(handle: objects.AttachHandle) -> bool:
-    """Whether a container uses a device by VFIO."""
+    """Whether a container uses a device through VFIO."""
     return isinstance(handle, objects.PCIHandle | objects.MdevHandle)
 
 
 def _typed(values: Iterator[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Make attributes of values; those that do not fit are left out."""
+    """Make attributes from values; those that do not fit are left out."""
     made: dict[str, dict[str, Any]] = {}
     for name, value in values:
         if len(made) == _MOST:
@@ -93,7 +93,7 @@ def _of_handle(
 
 
 def _root(*addresses: str) -> str | None:
-    """The PCIe root of a function; of a VF that is to come, that of its PF."""
+    """The PCIe root of a function; for a future VF, that of its PF."""
     for address in addresses:
         path = os.path.realpath(f'{sysfs.SYS}/bus/pci/devices/{address}')
         for part in path.split('/'):

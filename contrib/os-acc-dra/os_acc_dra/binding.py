@@ -57,7 +57,7 @@ def conditions(driver: str) -> tuple[str, str]:
 
 
 def published(driver: str) -> dict[str, Any]:
-    """What the ResourceSlice says of a device that is programmed."""
+    """What the ResourceSlice says about a device that is programmed."""
     done, failed = conditions(driver)
     return {
         'bindsToNode': True,
@@ -94,9 +94,9 @@ class Binder:
         self._early: dict[str, claims_module.Reference] = {}
 
     def repeat(self, ended: threading.Event, period: float) -> None:
-        """Look again and again, in a thread of its own.
+        """Call look() again and again, in a thread of its own.
 
-        :param period: seconds between two looks
+        :param period: seconds between two calls
         """
 
         def go_on() -> None:
@@ -109,7 +109,7 @@ class Binder:
         threading.Thread(target=go_on, name='binding', daemon=True).start()
 
     def look(self) -> None:
-        """Begin with the claims that wait, and release those given up.
+        """Begin to prepare the claims that wait, and release those given up.
 
         :raises ServerError: if the API server does not answer
         :raises OSError: if the kubelet's checkpoint cannot be read
@@ -132,7 +132,7 @@ class Binder:
         act: Callable[[claims_module.Reference], None],
         wanted: claims_module.Reference,
     ) -> None:
-        """Do something for a claim in a thread, unless one is at it."""
+        """Do something for a claim in a thread, unless one already does."""
         with self._guard:
             if wanted.uid in self._busy:
                 return

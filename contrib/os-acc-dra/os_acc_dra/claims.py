@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this driver needs of a ResourceClaim, as the API server gives it."""
+"""What this driver needs from a ResourceClaim, as the API server gives it."""
 
 from __future__ import annotations
 

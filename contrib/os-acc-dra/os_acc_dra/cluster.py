@@ -53,7 +53,7 @@ class Cluster:
             raise errors.ConfigurationError(
                 f'the API server is unknown ({where}): {err}'
             ) from err
-        # An answer late is as bad as none: the kubelet asks again.
+        # A late answer is as bad as none: the kubelet asks again.
         configuration.retries = False
         client = kubernetes.client.ApiClient(configuration)
         # It takes and gives plain dictionaries, of every kind of object.
@@ -150,7 +150,7 @@ class Cluster:
         return answer
 
     def delete_slice(self, name: str) -> None:
-        """Delete a ResourceSlice; one that is gone is no error."""
+        """Delete a ResourceSlice; one that is gone is not an error."""
         try:
             self._call(
                 f'slice {name}',
@@ -165,7 +165,7 @@ class Cluster:
     def watch_slices(
         self, driver: str, node: str, changed: Callable[[], None]
     ) -> None:
-        """Say each time that a ResourceSlice has changed, until it ends.
+        """Call ``changed`` at each change of a slice, until the watch ends.
 
         The server ends it after some minutes.
 

@@ -7,8 +7,8 @@ Kubernetes does not look into it. It is an object in JSON, such as:
     {"apiVersion": "os-acc.openstack.org/v1", "kind": "AcceleratorConfig",
      "function": "aes-256"}
 
-A key that is not known is refused: a misspelt one would be left out in
-silence. A DeviceClass is written by an administrator, a claim by any user. So
+An unknown key is refused: otherwise a misspelled one would be ignored
+silently. A DeviceClass is written by an administrator, a claim by any user. So
 only a class may name a file to program.
 """
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """What is wanted of the devices of a request.
+    """What is wanted from the devices of a request.
 
     :ivar function: the function that they are to have; it is programmed if
         they have another one
@@ -74,7 +74,7 @@ def of_claim(
     """The configuration of each request of a claim.
 
     The entries of the class come first, and those of the claim after them, so
-    the claim has the last word on each key.
+    the value of the claim counts for each key.
 
     :param claim: an allocated claim
     :param requests: MAIN or MAIN/SUB, as in the results

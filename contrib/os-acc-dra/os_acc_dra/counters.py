@@ -24,10 +24,10 @@ Exclusions = Mapping[str, frozenset[str]]
 
 @dataclasses.dataclass
 class CounterSet:
-    """Counters of devices that hang together.
+    """Counters of devices that exclude each other, directly or through others.
 
     :ivar counters: the value of each
-    :ivar consumed: of each device the counters that it takes, and how much
+    :ivar consumed: for each device the counters that it takes, and how much
     """
 
     name: str
@@ -36,7 +36,7 @@ class CounterSet:
 
 
 def components(exclusions: Exclusions) -> list[list[str]]:
-    """The devices that exclude others, in groups that hang together."""
+    """The devices that exclude others, in connected groups."""
     found, seen = [], set[str]()
     for first in sorted(exclusions):
         if first in seen or not exclusions[first]:
@@ -53,7 +53,7 @@ def components(exclusions: Exclusions) -> list[list[str]]:
 def of(exclusions: Exclusions) -> tuple[list[CounterSet], set[str]]:
     """Make the counter sets of devices, by their names.
 
-    :param exclusions: of each device those that it excludes; symmetric
+    :param exclusions: for each device those that it excludes; symmetric
     :returns: the sets, and the devices that need more counters than a set has
     """
     sets, too_many = [], set[str]()
@@ -79,30 +79,30 @@ def _set(
     left = {each: set(exclusions[each]) for each in group}
     while any(left.values()):
         # The one with most exclusions, such as a PF.
-        centre = max(sorted(left), key=lambda each: len(left[each]))
+        center = max(sorted(left), key=lambda each: len(left[each]))
         counter = f'counter-{len(made.counters)}'
-        clique = _clique(centre, left)
-        # Who excludes all alike needs one counter, and not one for each.
+        clique = _clique(center, left)
+        # Devices that all exclude each other need only one counter.
         if len(clique) > 2:
             made.counters[counter] = 1
             for each in clique:
                 made.consumed[each][counter] = 1
                 left[each] -= clique
             continue
-        others = left[centre]
+        others = left[center]
         made.counters[counter] = len(others)
-        made.consumed[centre][counter] = len(others)
+        made.consumed[center][counter] = len(others)
         for each in others:
             made.consumed[each][counter] = 1
-            left[each].discard(centre)
-        left[centre] = set()
+            left[each].discard(center)
+        left[center] = set()
     return made
 
 
-def _clique(centre: str, left: Mapping[str, set[str]]) -> set[str]:
-    """Devices that all exclude each other, one of them the centre."""
-    found = {centre}
-    for each in sorted(left[centre]):
+def _clique(center: str, left: Mapping[str, set[str]]) -> set[str]:
+    """Devices that all exclude each other, one of them the center."""
+    found = {center}
+    for each in sorted(left[center]):
         if found <= left[each]:
             found.add(each)
     return found

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The errors of the driver, and how any error is told to the kubelet."""
+"""The errors of the driver, and how any error is reported to the kubelet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StillWorking(DRAError):
 class ServerError(DRAError):
     """The API server did not answer, or refused.
 
-    :ivar status: the code of HTTP; 0: it did not answer
+    :ivar status: the HTTP status code; 0: it did not answer
     """
 
     def __init__(self, text: str, status: int = 0) -> None:

@@ -2,8 +2,8 @@
 
 """Tells the kubelet which devices are healthy, in a stream that it opens.
 
-The kubelet shows it in the status of the Pods that have the devices. It keeps
-no Pod off a device: the taints do that.
+The kubelet shows it in the status of the Pods that have the devices. It does
+not keep Pods away from a device: the taints do that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Observed:
 class Health:
     """Answers NodeWatchResources.
 
-    :param observed: gives what the last whole discovery has found, or None
+    :param observed: returns what the last complete discovery found, or None
     :param node: the name of this node, which is that of its pool
     :param period: seconds between two messages
     """

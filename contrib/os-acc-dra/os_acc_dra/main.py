@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :returns: 0 after a signal; 1 if it cannot begin or go on
     """
     ended = threading.Event()
-    _heed(ended)
+    _end_on_signal(ended)
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _heed(ended: threading.Event) -> None:
+def _end_on_signal(ended: threading.Event) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
@@ -208,7 +208,7 @@ def _end(
     published: publisher.Publisher,
     working: workers.Workers,
 ) -> None:
-    """End in an order in which nothing is begun that is then cut off."""
+    """End in an order in which no work begins that is then cut off."""
     served.stop(_GRACE)
     published.stop()
     for left in working.wait(time.monotonic() + _WORK):

@@ -20,7 +20,7 @@ from google.protobuf import message_factory
 
 _Field = descriptor_pb2.FieldDescriptorProto
 
-#: Of each package the messages, and of each message its fields: the number,
+#: For each package the messages, and for each message its fields: the number,
 #: the name and the type. '[]' is a repeated field, '{}' a map from strings.
 _PACKAGES: dict[str, dict[str, list[tuple[int, str, str]]]] = {
     'pluginregistration': {

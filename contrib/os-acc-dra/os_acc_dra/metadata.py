@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The files that tell a container which devices it has by VFIO (KEP-5304).
+"""The files that tell a container its VFIO devices (KEP-5304).
 
 KubeVirt reads the PCI address, or the UUID of the mediated device, from such a
 file only. A CDI spec of this driver mounts one file for each request:
@@ -26,7 +26,7 @@ from os_acc_dra import claims
 
 _API_VERSION = 'metadata.resource.k8s.io/v1alpha1'
 _INSIDE = '/var/run/kubernetes.io/dra-device-attributes'
-#: kube-controller-manager sets it on claims that it makes of a template.
+#: kube-controller-manager sets it on claims that it makes from a template.
 _POD_CLAIM = 'resource.kubernetes.io/pod-claim-name'
 _LABEL = re.compile('[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?')
 #: The first version that lets the name of a device begin with a digit.
@@ -55,7 +55,7 @@ class Metadata:
 
         :param claim: as the API server has it
         :param devices: those of this driver that the claim has
-        :returns: of each request the name of the CDI device with its file; a
+        :returns: for each request the name of the CDI device with its file; a
             request without a VFIO device has none
         :raises OSError: if a file cannot be written
         """
@@ -123,11 +123,11 @@ class Metadata:
         }
 
     def remove(self, uid: str) -> None:
-        """Remove what a claim has; one that has nothing is no error."""
+        """Remove what a claim has; one that has nothing is not an error."""
         try:
             own = self._of_claim(uid)
         except ValueError:
-            return  # no claim of this driver: it has taken none
+            return  # not a claim of this driver, which has taken none
         if os.path.exists(self._spec_path(uid)):
             os.unlink(self._spec_path(uid))
         if os.path.exists(own):
@@ -147,7 +147,7 @@ class Metadata:
         """Write the spec of a claim, which may be gone.
 
         :raises OSError: if a file cannot be read or written
-        :raises ValueError: if the UID is none
+        :raises ValueError: if the UID is malformed
         """
         path = f'{self._of_claim(uid)}/{_SPEC}'
         if os.path.exists(path):
@@ -157,7 +157,7 @@ class Metadata:
     def _of_claim(self, uid: str) -> str:
         """The directory of a claim.
 
-        :raises ValueError: if it is no UUID, and so perhaps another path
+        :raises ValueError: if it is not a UUID, and so perhaps another path
         """
         return os.path.join(self._directory, str(uuid.UUID(uid)))
 
@@ -168,7 +168,7 @@ class Metadata:
 
 
 def _pod_claim(claim: Mapping[str, Any]) -> str | None:
-    """The name that the Pod has for a claim that was made of a template.
+    """The name that the Pod has for a claim that was made from a template.
 
     Any user may write such an annotation on a claim, and a mount has the name
     in its path.

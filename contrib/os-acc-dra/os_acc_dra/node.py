@@ -45,7 +45,7 @@ class Claims(Protocol):
 class Prepared:
     """A device that is ready for the containers of a Pod.
 
-    :ivar cdi_ids: the qualified names of CDI that the runtime is told
+    :ivar cdi_ids: the qualified CDI names that the runtime is told
     """
 
     request: str
@@ -85,7 +85,7 @@ class Node:
         """Give a claim its devices; it may be repeated.
 
         Only one worker at a time works on a claim, in all processes of this
-        driver. So what is read here holds until the end.
+        driver. So what is read here stays true until the end.
 
         :raises ClaimRefused: if the claim must not be prepared now
         :raises LockTimeout: if another process works on the claim too long
@@ -216,7 +216,7 @@ class Node:
     def unprepare(
         self, wanted: claims.Reference, worker: workers.Worker
     ) -> None:
-        """Release the devices of a claim. One that is unknown is no error.
+        """Release the devices of a claim. One that is unknown is not an error.
 
         The API server is not asked: the claim may be gone.
 
@@ -263,7 +263,7 @@ def restore(described: metadata.Metadata, locks: locking.Locks) -> list[str]:
 
 
 def _restore(uid: str, described: metadata.Metadata) -> None:
-    """Repair what a claim has; of one without a device, remove the files."""
+    """Repair what a claim has; for one without a device, remove the files."""
     vans = os_acc.get_vans(uid)
     if not vans:
         described.remove(uid)
@@ -280,7 +280,7 @@ def _restore(uid: str, described: metadata.Metadata) -> None:
 
 
 def _devices() -> list[objects.Device]:
-    """The devices; a driver that fails hides only its own ones."""
+    """The devices; a driver that fails hides only its own."""
     try:
         return os_acc.get_devices()
     except exception.DiscoveryFailed as err:

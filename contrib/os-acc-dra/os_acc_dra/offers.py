@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What this node offers to Kubernetes, by names that Kubernetes takes.
+"""What this node offers to Kubernetes, with names that Kubernetes accepts.
 
-The name of a device is a DNS label, and the identity of an attach handle is
-none. A name says which device it is, and is the same after a reboot.
+The name of a device must be a DNS label, and the identity of an attach handle
+is not one. A name says which device it is, and is the same after a reboot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = {
     objects.BlockHandle: 'block',
 }
 
-# Of these a name without a digest is unique.
+# For these a name without a digest is unique.
 _FUNCTION = re.compile(r'pci/[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
 _LABEL = 63
 _DIGEST = 10
@@ -58,7 +58,7 @@ class Offer:
 
 
 def name_of(identity: str) -> str:
-    """Make a DNS label of the identity of a handle.
+    """Make a DNS label from the identity of a handle.
 
     >>> name_of('pci/0000:3b:00.1')
     'pci-0000-3b-00-1'
@@ -83,7 +83,7 @@ def offers(devices: Iterable[objects.Device]) -> list[Offer]:
 
 
 def by_name(devices: Iterable[objects.Device]) -> dict[str, Offer]:
-    """The offers by their names; of two with one name, none."""
+    """The offers by their names, without those that share a name."""
     found: dict[str, Offer] = {}
     twice = set()
     for each in offers(devices):

@@ -100,7 +100,7 @@ _SUBDOMAIN = re.compile(
     r'(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?'
     r'(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*'
 )
-# The kubelet's own, for a static Pod, is no UUID.
+# The kubelet's own, for a static Pod, is not a UUID.
 _POD_UID = re.compile(r'[A-Za-z0-9-]{1,63}')
 
 

@@ -39,7 +39,7 @@ def release(
 
     :param directory: the kubelet's directory
     :param age: see os_acc.release_orphans
-    :returns: of each VAN that belonged to none what became of it
+    :returns: for each VAN that belonged to no claim, what became of it
     :raises ServerError: if the API server does not answer; nothing is then
         released
     :raises OSError: if the checkpoint cannot be read; nothing is then released

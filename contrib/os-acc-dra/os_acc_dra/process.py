@@ -52,7 +52,7 @@ class Process:
     def reserve(self) -> None:
         """Take the names of the sockets, and remove those of dead processes.
 
-        gRPC takes over the socket of a living server without a word.
+        gRPC takes over the socket of a living server without an error.
 
         :raises ConfigurationError: if another process has these names, a path
             is too long, or the directories cannot be used
@@ -131,7 +131,7 @@ class Process:
             os.unlink(self.registration)
 
     def release(self) -> None:
-        """Give the names and the publishing up."""
+        """Release the names, and stop publishing."""
         if self._own in self._locks:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._own)

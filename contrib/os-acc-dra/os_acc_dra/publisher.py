@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Keeps the ResourceSlices of this node as its devices are.
+"""Keeps the ResourceSlices of this node up to date with its devices.
 
 The kubelet deletes the slices at its start, and some time after the driver is
 gone. So they are watched, and written again.
@@ -88,7 +88,7 @@ class Publisher:
             ).start()
 
     def stop(self) -> None:
-        """Publish no more. The slices stay: the kubelet deletes them."""
+        """Stop publishing. The slices stay: the kubelet deletes them."""
         self._ended.set()
         self._changed.set()
 
@@ -119,14 +119,14 @@ class Publisher:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             pause = _PAUSE
-            # Never in a hurry, whatever the server makes of a slice.
+            # Always pause, even if the server changes a slice each time.
             self._ended.wait(_PAUSE)
             if period:
                 self._changed.wait(period)
                 self._changed.clear()
 
     def publish(self) -> None:
-        """Make the slices as the devices are now.
+        """Bring the slices up to date with the devices.
 
         :raises ServerError: if the API server refuses, or does not answer
         :raises OSError: if it is unknown whether this process publishes
@@ -148,7 +148,7 @@ class Publisher:
             except errors.ServerError as err:
                 if err.status != _INVALID or not before.counters:
                     raise
-                # Not every version takes counters as they are now.
+                # Not every version accepts counters in their present form.
                 LOG.warning('Without shared counters: %s', err)
                 self._features = dataclasses.replace(before, counters=False)
             if self._features == before:

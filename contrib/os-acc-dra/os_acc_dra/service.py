@@ -33,7 +33,7 @@ VERSIONS = (
     'v1alpha1.DRAResourceHealth',
 )
 _PACKAGES = ('v1', 'v1beta1')
-#: What is left of the time of a call when it is answered, at least.
+#: How much of the time of a call is left, at least, when it is answered.
 _MARGIN = 0.1
 _THREADS = 256
 
@@ -120,7 +120,7 @@ class Calls:
     ) -> list[tuple[str, Any, str]]:
         """Work for all claims of a call at once, each with its own answer.
 
-        :returns: of each claim its UID, its result, and its error or ''
+        :returns: for each claim its UID, its result, and its error or ''
         """
         end = time.monotonic() + self._seconds(context)
         alive = context.is_active
@@ -280,7 +280,7 @@ def _handler(
 ) -> Any:
     """Make gRPC's handler of a service.
 
-    :param methods: of each the function, its request and its response
+    :param methods: for each the function, its request and its response
     """
     return grpc.method_handlers_generic_handler(
         service,

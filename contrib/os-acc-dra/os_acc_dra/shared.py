@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""One look at the devices of the node for all claims that need it now."""
+"""One discovery of the node's devices for all claims that need it now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar('T')
 
 
 class Shared(Generic[T]):
-    """A function whose result callers share that call it at the same time.
+    """A function whose concurrent callers share one result.
 
     Each caller gets the result of a run that began after its call: what has
     changed before the call is in it. Callers who come while a run goes on

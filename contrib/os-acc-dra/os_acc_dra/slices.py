@@ -40,7 +40,7 @@ class Inventory:
     """What a node has.
 
     :ivar offers: by their names
-    :ivar exclusions: of each name those that it excludes
+    :ivar exclusions: for each name those that it excludes
     :ivar own: the names of those that claims of this driver have
     """
 
@@ -156,7 +156,7 @@ def _pool(
     driver: str,
     node: str,
 ) -> list[Spec]:
-    """Put devices and counters into slices. There is one at least."""
+    """Put devices and counters into slices, at least one."""
     special = any(
         'taints' in each or 'consumesCounters' in each for each in devices
     )

@@ -6,8 +6,7 @@ Some work takes longer than the kubelet waits, such as programming an FPGA. So
 it is done in a thread of its own. A call waits for it as long as the kubelet
 does, and is then answered with what is going on. The work goes on.
 
-The work of one claim is done in the order in which it was asked for: first
-what was asked for first.
+The work of one claim is done in the order in which it was asked for.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Workers:
             failed = self._failed.get((uid, kind), '')
             made = Worker(kind, work, last, failed)
             made.join(alive)
-            # Without a thread, the calls to come would join it for ever.
+            # Without a thread, the calls to come would join it forever.
             threading.Thread(
                 target=self._run,
                 args=(uid, made),

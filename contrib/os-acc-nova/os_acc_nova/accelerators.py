@@ -34,7 +34,7 @@ def initialize(state_path: str, node: str) -> None:
     """Initialize os-acc in this process.
 
     The values given are defaults: what nova.conf says in the group [os_acc]
-    goes first.
+    takes precedence.
 
     :param state_path: Nova's own state_path. The default of os-acc's,
         /var/lib/os-acc, is not writable by the user that runs nova-compute

@@ -94,7 +94,7 @@ def to_requests(
     allocations: Mapping[str, Any] | None,
     nodes: Collection[str],
 ) -> list[objects.AcceleratorRequest]:
-    """Make requests for what a flavor requests of os-acc's devices.
+    """Make requests for the devices of os-acc that a flavor requests.
 
     The caller is in a block of choosing() until they are plugged.
 
@@ -212,7 +212,7 @@ def _check_allocated(
 ) -> None:
     """Refuse to start a guest whose allocation is gone.
 
-    A resource class that os-acc does not offer on this host is no concern of
+    A resource class that os-acc does not offer on this host does not concern
     it. One that another provider has allocated is a device of that provider.
     """
     allocated = {

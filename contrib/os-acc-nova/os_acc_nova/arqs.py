@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""ARQs as Nova gives them, and what Cyborg says of them."""
+"""ARQs as Nova gives them, and what Cyborg says about them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def delete_after_restart(context: Any, instance: Any) -> None:
 
     When nova-compute starts, it repeats deletes that were interrupted, in a
     context without a token (_init_instance in nova/compute/manager.py). Its
-    own call of Cyborg then fails, and would leave the ARQs bound for ever. So
+    own call of Cyborg then fails, and would leave the ARQs bound forever. So
     they are deleted as Nova's service user. An error is only logged.
 
     :param context: the context of the delete

@@ -30,8 +30,8 @@ _GUEST = (
 )
 
 #: The methods that the driver overrides or calls, with their parameters. All
-#: are in nova/virt/libvirt/driver.py of Nova 34. A parameter more is refused
-#: too, because Nova would pass it to a method that does not take it.
+#: are in nova/virt/libvirt/driver.py of Nova 34. An additional parameter is
+#: refused too, because Nova would pass it to a method that does not take it.
 METHODS: dict[str, tuple[str, ...]] = {
     # overridden
     '__init__': ('virtapi', 'read_only'),

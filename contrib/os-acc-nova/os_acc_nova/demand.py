@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The service os-acc-nova-demand: what boots have requested in vain.
+"""The service os-acc-nova-demand: functions that boots did not get.
 
 Nova's conductor sends a notification if the scheduler finds no host for an
 instance. If the flavor wants a function, one host records it as demand (see
@@ -44,7 +44,7 @@ _POOL = 'os-acc-demand'
 
 
 class Endpoint:
-    """Takes up the failures of boots."""
+    """Receives the failures of boots."""
 
     filter_rule = oslo_messaging.NotificationFilter(
         event_type=f'^{EVENT.replace(".", "[.]")}$'
@@ -65,7 +65,7 @@ class Endpoint:
         :param payload: Nova's ComputeTaskPayload
         """
         try:
-            _take_up(_data(payload))
+            _record(_data(payload))
         except Exception as err:
             LOG.error(
                 'A boot that failed is not recorded: %s',
@@ -109,7 +109,7 @@ def listeners(
     ]
 
 
-def _take_up(task: Mapping[str, Any]) -> None:
+def _record(task: Mapping[str, Any]) -> None:
     # The conductor has it from the scheduler: oslo.messaging adds a suffix.
     error = _data(task['reason'])['exception'].removesuffix('_Remote')
     if error != _NO_HOST:
@@ -150,7 +150,7 @@ def _take_up(task: Mapping[str, Any]) -> None:
 
 
 def _data(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of an object of Nova, in a notification."""
+    """The fields of a Nova object in a notification."""
     found: Mapping[str, Any] = payload['nova_object.data']
     return found
 
@@ -174,7 +174,7 @@ def _get(path: str, version: str) -> Mapping[str, Any]:
 
     :raises RemoteServiceError: if it does not answer as expected
     """
-    # Nova is imported by what needs it: its entry points load without it.
+    # Only what needs Nova imports it: the entry points load without it.
     from nova import context as nova_context
     from nova.scheduler.client import report
 

@@ -64,7 +64,7 @@ _STOPPED = (power_state.SHUTDOWN, power_state.CRASHED)
 class LibvirtDriver(moving_driver.MovingDriver):
     """Nova's libvirt driver, with accelerators attached by os-acc.
 
-    ARQs never reach Nova's own code, which would make hostdevs and mdevs of
+    ARQs never reach Nova's own code, which would make hostdevs and mdevs from
     them: the methods of the base class get accel_info=None.
     """
 
@@ -331,7 +331,7 @@ class LibvirtDriver(moving_driver.MovingDriver):
         """Plug the accelerators of a guest that is new on this host.
 
         :returns: their VANs. What else the journal has of the instance is
-            left from an earlier stay on this host, and is no part of the
+            left from an earlier stay on this host, and is not a part of the
             guest
         """
         context = operation.context
@@ -357,12 +357,12 @@ class LibvirtDriver(moving_driver.MovingDriver):
     ) -> Sequence[objects.VAN]:
         """Plug again what the instance has, and what it lacks.
 
-        The journal goes first: an instance keeps its devices even if its
+        The journal takes precedence: an instance keeps its devices even if its
         device profile was changed since. ARQs without a VAN are those of a
         guest from before os-acc was installed; they are plugged now, and
-        os-acc makes their mdevs anew. What the flavor requests without
-        Cyborg is plugged if it has no VAN, so that no guest starts without
-        its accelerators.
+        os-acc makes their mdevs again. What the flavor requests without Cyborg
+        is plugged if it has no VAN, so that no guest starts without its
+        accelerators.
 
         :returns: all VANs of the instance
         """
@@ -385,7 +385,7 @@ class LibvirtDriver(moving_driver.MovingDriver):
         return accelerators.plugged(instance.uuid)
 
     def _warn_of_mdevs(self, plugged: Sequence[arqs.ARQ]) -> None:
-        """Let Nova warn of a GPU that its own options name too."""
+        """Let Nova warn about a GPU that its own options name too."""
         for arq in plugged:
             if arq['attach_handle_type'] == 'MDEV':
                 self._warn_if_nova_managed(arq['attach_handle_info'])

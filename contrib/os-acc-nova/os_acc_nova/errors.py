@@ -77,7 +77,7 @@ def unplugging() -> Iterator[None]:
 def is_invalid(err: BaseException | None) -> bool:
     """Say whether the request is invalid, so that no host can serve it.
 
-    An ARQ that is not bound is no such error: its binding failed on this
+    An ARQ that is not bound is not such an error: its binding failed on this
     host, and Nova makes new ARQs for another host.
 
     :param err: the error of os-acc; its causes are examined too

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The steps of os_acc.migration in Nova's live migration, by replug.
+"""The steps of os_acc.migration in Nova's live migration.
 
-The guest keeps running. It gives up its accelerators before it moves, and
-gets others on the target:
+The guest keeps running. By replug, it gives up its accelerators before it
+moves, and gets others on the target. In the way live it keeps them: Nova
+writes the devices of the target into the guest's XML, as target_mdevs and
+pci_dev_map_src_dst say.
 
     check_can_live_migrate_source        source   offer()
     check_source_migrate_data_at_dest    target   check()
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import json
@@ -45,25 +48,33 @@ from os_acc_nova import moves
 # rollback_live_migration_at_destination after a failure
 # (_live_migration_cleanup_flags in nova/compute/manager.py).
 _PLAN, _MIGRATION, _PREPARED = 'os_acc_plan', 'os_acc_migration', 'os_acc'
+# In the way live: what the guest has on the source, by the UUIDs of the VANs.
+# The target says by _MAPPED that Nova can write what it has instead.
+_SOURCE, _MAPPED = 'os_acc_source', 'os_acc_mapped'
 
 #: Makes the requests of an instance for the devices that Placement has
 #: allocated on this host.
 _Allocated = Callable[[], Sequence[objects.AcceleratorRequest]]
 
 
-def offer(instance: Any, data: Any) -> None:
+def offer(instance: Any, data: Any, post_copy: bool) -> None:
     """Tell the target what it must give.
 
     :param data: LibvirtLiveMigrateData, which is changed
+    :param post_copy: whether Nova lets QEMU switch to post-copy
     :raises MigrationPreCheckError: if the instance cannot move while it runs
     """
     with _checking():
-        if not moves.movable(instance).objects:
+        vans = moves.movable(instance)
+        if not vans.objects:
             return
         plan = migration.describe(calls.instance_info(instance))
         asked = flavor.way(instance.flavor.extra_specs)
-    _check_way(plan, asked)
+    way = _way(plan, asked, post_copy)
+    _hide_mdevs(data, vans)
     _set(data, _PLAN, json.dumps(plan.obj_to_primitive()))
+    if way == ways.LIVE:
+        _set(data, _SOURCE, json.dumps({van.uuid: _name(van) for van in vans}))
 
 
 def check(data: Any, move: Any, allocated: _Allocated) -> None:
@@ -94,14 +105,18 @@ def prepared(
         yield
         return
     with errors.plugging():
-        migration.prepare(
+        vans = migration.prepare(
             calls.instance_info(instance),
             json.loads(plan),
             uuid,
             requests=allocated(),
         )
     try:
-        _remove(data, _PLAN, _MIGRATION)
+        source = _get(data, _SOURCE)
+        _remove(data, _PLAN, _MIGRATION, _SOURCE)
+        if source is not None:
+            _map(data, json.loads(source), vans)
+            _set(data, _MAPPED, uuid)
         _set(data, _PREPARED, uuid)
         yield
     except BaseException:
@@ -110,7 +125,9 @@ def prepared(
 
 
 def hand_over(instance: Any, data: Any) -> None:
-    """Detach the accelerators from the guest, on the source.
+    """Give up the accelerators on the source.
+
+    By replug, they are detached from the guest.
 
     :param data: what pre_live_migration has returned on the target
     :raises AcceleratorUnplugFailure: if the guest does not let go of them, or
@@ -125,11 +142,18 @@ def hand_over(instance: Any, data: Any) -> None:
                 reason='the target host has prepared none; its compute driver '
                 'must be os_acc.LibvirtDriver'
             )
-        migration.hand_over(calls.instance_info(instance), uuid, live=True)
+        migration.hand_over(
+            calls.instance_info(instance),
+            uuid,
+            live=_get(data, _MAPPED) is None,
+        )
 
 
 def switch(instance: Any) -> None:
     """Attach the prepared accelerators to the guest, on the target.
+
+    A guest that has moved with its devices has them already. To attach them
+    again changes nothing.
 
     :raises AcceleratorPlugFailure: if it fails. A hard reboot tries again
     """
@@ -139,24 +163,79 @@ def switch(instance: Any) -> None:
             migration.switch(calls.instance_info(instance), uuid, live=True)
 
 
-def _check_way(plan: objects.MigrationPlan, asked: str | None) -> None:
-    """Refuse a way that the accelerators or the flavor do not allow."""
+def _way(
+    plan: objects.MigrationPlan, asked: str | None, post_copy: bool
+) -> str:
+    """Choose the way, or refuse what the accelerators or the flavor forbid.
+
+    QEMU migrates no device if it may switch to post-copy.
+    """
+    wanted = f'its flavor has {flavor.MIGRATION}={asked}'
     if plan.obstacles:
         reason = '; '.join(plan.obstacles)
     elif plan.way == ways.COLD:
         reason = 'its accelerators cannot be detached from a running guest'
     elif asked == ways.COLD:
-        reason = f'its flavor has {flavor.MIGRATION}={ways.COLD}'
-    elif asked == ways.LIVE:
+        reason = wanted
+    elif asked == ways.LIVE and plan.way != ways.LIVE:
+        reason = f'{wanted}, and its accelerators move by {plan.way} only'
+    elif asked == ways.LIVE and post_copy:
         reason = (
-            f'its flavor has {flavor.MIGRATION}={ways.LIVE}, and this driver '
-            f'moves accelerators by {ways.REPLUG} only'
+            f'{wanted}, and its host has [libvirt] '
+            'live_migration_permit_post_copy = true, with which QEMU migrates '
+            'no device'
         )
+    elif plan.way == ways.LIVE and not post_copy:
+        return asked or ways.LIVE
     else:
-        return
+        return ways.REPLUG
     raise nova_exception.MigrationPreCheckError(
         reason=f'{reason}. Stop the instance, and migrate it cold'
     )
+
+
+def _map(data: Any, source: Mapping[str, str], vans: objects.VANList) -> None:
+    """Tell Nova which devices to write into the guest's XML.
+
+    :param source: what the guest has on the source, by the UUIDs of the VANs
+    :raises AcceleratorPlugFailure: if a device of this host cannot go on with
+        the state of the source's
+    """
+    unable = [van.uuid for van in vans if not van.live_migratable]
+    if unable:
+        raise errors.AcceleratorPlugFailure(
+            reason='on this host, the kernel cannot migrate the devices of '
+            f'{", ".join(unable)}'
+        )
+    functions = {}
+    if 'pci_dev_map_src_dst' in data:
+        functions = dict(data.pci_dev_map_src_dst)
+    for van in vans:
+        if isinstance(van.handle, objects.MdevHandle):
+            _set(data, source[van.uuid], _name(van))
+        else:
+            functions[source[van.uuid]] = _name(van)
+    data.pci_dev_map_src_dst = functions
+
+
+def _hide_mdevs(data: Any, vans: objects.VANList) -> None:
+    """Take os-acc's mediated devices from those that Nova wants to move.
+
+    Nova would make others on the target, by its own options.
+    """
+    if 'source_mdev_types' in data:
+        ours = {_name(van) for van in vans}
+        data.source_mdev_types = {
+            name: kind
+            for name, kind in data.source_mdev_types.items()
+            if name not in ours
+        }
+
+
+def _name(van: objects.VAN) -> str:
+    """The PCI address or the mdev UUID of a VAN, as the guest's XML has it."""
+    identity: str = van.handle.identity if van.handle is not None else ''
+    return identity.partition('/')[2]
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def check_suspend(instance: Any) -> None:
 
 
 def movable(instance: Any) -> objects.VANList:
-    """Read the accelerators of an instance that shall move.
+    """Read the accelerators of an instance that is to move.
 
     :raises JournalError: if the journal cannot be read
     :raises MigrationPreCheckError: if its flavor does not request all of
@@ -163,7 +163,7 @@ def finish(instance: Any, move_uuid: str) -> None:
 
 
 def finish_lost(nodes: Collection[str]) -> None:
-    """Release what instances have left behind whose move Nova gave up.
+    """Release what instances left behind if Nova gave up their move.
 
     Nova calls no method of the driver on the source if the guest does not
     start on the target. Nova then deletes the allocation of the source, so

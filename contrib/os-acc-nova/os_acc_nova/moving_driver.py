@@ -14,6 +14,7 @@ from typing import Any
 
 from nova.compute import utils as compute_utils
 from nova.compute import vm_states
+import nova.conf
 from nova.virt.libvirt import driver
 
 from os_acc import objects
@@ -23,6 +24,8 @@ from os_acc_nova import errors
 from os_acc_nova import live_moves
 from os_acc_nova import moves
 from os_acc_nova import operations
+
+CONF = nova.conf.CONF
 
 
 class MovingDriver(driver.LibvirtDriver):
@@ -147,7 +150,9 @@ class MovingDriver(driver.LibvirtDriver):
         data = super().check_can_live_migrate_source(
             context, instance, dest_check_data, block_device_info
         )
-        live_moves.offer(instance, data)
+        live_moves.offer(
+            instance, data, CONF.libvirt.live_migration_permit_post_copy
+        )
         return data
 
     def check_source_migrate_data_at_dest(
@@ -219,7 +224,7 @@ class MovingDriver(driver.LibvirtDriver):
         block_migration: Any = False,
         migrate_data: Any = None,
     ) -> None:
-        """Detach the accelerators, and migrate the guest.
+        """Hand over the accelerators, and migrate the guest.
 
         If it does not let go of them, it stays, and Nova rolls back. Nova
         would set it to ERROR after an exception here.
@@ -243,7 +248,7 @@ class MovingDriver(driver.LibvirtDriver):
     def rollback_live_migration_at_source(
         self, context: Any, instance: Any, migrate_data: Any
     ) -> None:
-        """Attach the accelerators to the guest again.
+        """Take back the accelerators; attach them if they were detached.
 
         A failure becomes the instance's fault only: Nova's rollback on the
         target comes next.
@@ -266,7 +271,7 @@ class MovingDriver(driver.LibvirtDriver):
         block_migration: Any = False,
         block_device_info: Any = None,
     ) -> None:
-        """Attach the prepared accelerators to the guest.
+        """Make the prepared accelerators the instance's, and attach them.
 
         If it fails, the instance is in ERROR, with the cause as its fault.
         After an exception here, Nova would keep the source's allocation.

@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 def remove(
     host: Any, instance_uuid: str, arqs: Sequence[arqs_module.ARQ]
 ) -> None:
-    """Remove the mdevs of ARQs from libvirt, so that os-acc makes them anew.
+    """Remove the mdevs of ARQs from libvirt, so that os-acc makes them again.
 
     An mdev without a persistent definition was not made by Nova, and is left
     alone. An error is only logged: os-acc can attach the mdev nevertheless.

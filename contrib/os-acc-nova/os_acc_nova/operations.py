@@ -29,8 +29,8 @@ class Operation:
 
     :ivar given: the ARQs that Nova gave; None: Nova gave none, and what the
         instance has is in the journal
-    :ivar undo: what is undone if a spawn fails; None: it is no spawn, and the
-        accelerators stay plugged
+    :ivar undo: what is undone if a spawn fails; None: it is not a spawn, and
+        the accelerators stay plugged
     :ivar allocated: makes the requests of a spawn that are not ARQs
     """
 
@@ -90,7 +90,7 @@ def building(
 
 
 def current(instance: Any) -> Operation | None:
-    """Return what is being done with an instance; None: nothing of ours."""
+    """Return this driver's operation on an instance; None: there is none."""
     operation = _operation.get()
     if operation is None or operation.instance_uuid != instance.uuid:
         return None

@@ -34,8 +34,8 @@ OPTS: list[cfg.Opt] = [
         'function_weight_multiplier',
         default=1.0,
         help='For nova-scheduler with os_acc_nova.scheduling.FunctionWeigher: '
-        'how much it counts beside the other weighers that a device has the '
-        'function of the flavor already (1), or no function (0.5).',
+        'the multiplier of its weights. A device that already has the '
+        'function of the flavor weighs 1, and one without a function 0.5.',
     ),
     cfg.StrOpt(
         'demand_topic',

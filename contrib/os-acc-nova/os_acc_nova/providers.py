@@ -44,9 +44,9 @@ def name_of(node: str, place: str) -> str:
 
 
 def place_in(node: str, name: str) -> str | None:
-    """Give the place in the name of a provider: see name_of().
+    """Return the place in the name of a provider: see name_of().
 
-    :returns: None if it is no provider of os-acc on this node
+    :returns: None if it is not a provider of os-acc on this node
     """
     start = f'{node}{_MARK}'
     return name.removeprefix(start) if name.startswith(start) else None
@@ -113,7 +113,7 @@ def look() -> Offer:
 
 
 def update(tree: Any, node: str, offer: Offer) -> None:
-    """Make the providers of a tree those of an offer.
+    """Update the providers of a tree to those of an offer.
 
     A provider whose device is gone is removed, unless an instance has an
     allocation from it: then nothing more can be allocated from it.
@@ -232,6 +232,6 @@ def _in_use(
 
 
 def _accepted(traits: Collection[str]) -> set[str]:
-    """Leave out what is no trait of Placement: one would spoil the update."""
+    """Leave out traits unknown to Placement: one would spoil the update."""
     known = set(os_traits.get_traits())
     return {t for t in traits if inventory.CUSTOM.fullmatch(t) or t in known}

@@ -77,7 +77,7 @@ def update(
 
     :param tree: Nova's ProviderTree, which Nova's own driver has updated
     :param before: the resource classes that the compute node had before
-    :param allocations: those of all consumers; None: this is no reshape
+    :param allocations: those of all consumers; None: this is not a reshape
     :param directory: see check_files()
     :param started: whether this nova-compute has reported before. Nova
         accepts a reshape only at the first time
@@ -233,7 +233,7 @@ class _Homes:
         return known
 
     def of(self, consumer: str, name: str) -> str:
-        """Give the place of one more accelerator of a consumer.
+        """Return the place of one more accelerator of a consumer.
 
         :param name: its resource class
         :raises ReshapeFailed: if there is none

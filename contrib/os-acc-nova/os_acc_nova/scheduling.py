@@ -42,7 +42,7 @@ PROGRAMMED, EMPTY, OTHER = 1.0, 0.5, 0.0
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """What a group of the flavor has programmed.
+    """A function that a group of the flavor requests.
 
     :ivar classes: the resource classes of the group
     :ivar holders: the providers that have the function
@@ -59,7 +59,7 @@ class FunctionWeigher(weights.BaseHostWeigher):
     maxval = PROGRAMMED
 
     def weight_multiplier(self, host_state: Any) -> float:
-        """How much this counts beside Nova's other weighers."""
+        """How much this counts relative to Nova's other weighers."""
         chosen: float = os_acc.CONF.os_acc_nova.function_weight_multiplier
         return chosen
 
@@ -75,7 +75,7 @@ class FunctionWeigher(weights.BaseHostWeigher):
         )
 
     def _weigh_object(self, obj: Any, weight_properties: Any) -> float:
-        """Nova's base class wants this method, which nobody calls."""
+        """Nova's base class requires this method, which nobody calls."""
         raise NotImplementedError
 
 

@@ -48,8 +48,8 @@ class SetTraits:
         noted = set(self._old.get(provider, ()))
         own = {t for t in there if t in noted or functions.is_own(t)}
         others = set(there) - own
-        # What is to be removed stays noted until it is seen to be gone: it
-        # may be that Placement refuses the change.
+        # What is to be removed stays noted until it is seen to be gone,
+        # because Placement may refuse the change.
         self._new[provider] = sorted(own | (set(wanted) - others))
         return others | set(wanted)
 

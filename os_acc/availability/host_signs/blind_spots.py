@@ -26,7 +26,7 @@ _CLASSES_CRYPTO = (0x0B, 0x10, 0x12)
 
 
 def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
-    """What cannot be told about a function.
+    """What is unknown about a function.
 
     :returns: what it is, and what to do about it
     """
@@ -179,7 +179,7 @@ def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 #: Where the ways are read, for the documentation: the kernel file, the way
-#: that it tells, and since when.
+#: that it shows, and since when.
 WAYS = (
     (
         '/sys/class/block/NAME, /sys/class/net/NAME',

@@ -56,7 +56,7 @@ def _in_zpool(host: Snapshot, name: str) -> Reason | None:
     pool = pool_of(host.paths[name])
     if pool is None or (pool and pool not in pools):
         return None
-    # A cache or a spare device does not tell of which pool it is.
+    # A cache or a spare device does not name its pool.
     return host_refusals.IN_ZPOOL.say(name=name, pool=pool or ', '.join(pools))
 
 
@@ -266,11 +266,11 @@ def imported(host: object = None) -> list[str]:
 
 
 def pool_of(path: str) -> str | None:
-    """Of which pool a block device is a member.
+    """The pool of which a block device is a member.
 
     :param path: its directory in sysfs
     :returns: the pool's name, which is empty if the member does not have it,
-        as a cache device; None if it is no member
+        as a cache device; None if it is not a member
     """
     number = sysfs.read(f'{path}/dev')
     text = sysfs.read(f'{sysfs.UDEV_DATA}/b{number}') or ''

@@ -58,7 +58,7 @@ def _boot_partitions(host: Snapshot) -> frozenset[str]:
 def _partition(host: Snapshot, text: str) -> str | None:
     """The name of the partition with a UUID; None if there is none.
 
-    A container need not have the links of udev; new kernels tell it, too.
+    A container may lack udev's links; newer kernels show it, too.
     """
     name = block_files.name_of(f'/dev/disk/by-partuuid/{text}')
     return name if name in host.paths else host.once(_by_uuid).get(text)
@@ -76,7 +76,7 @@ def _by_uuid(host: Snapshot) -> dict[str, str]:
 
 
 def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
-    # A boot over the network is no boot from a disk of the network card.
+    # A boot over the network is not a boot from a disk of the network card.
     if function.base_class in _WITH_DISKS and (
         function.address in host.once(_boot_adapters)
     ):
@@ -89,7 +89,7 @@ def _boot_adapters(host: Snapshot) -> frozenset[str]:
 
 
 def shows_boot_disk(host: Snapshot) -> bool:
-    """Whether the firmware tells from which disk it has booted the host."""
+    """Whether the firmware shows from which disk it has booted the host."""
     return bool(host.once(_boot_partitions) or host.once(_boot_adapters))
 
 
@@ -107,7 +107,7 @@ def _dumps(host: Snapshot, name: str) -> Reason | None:
 
 
 def unknown_dump_targets(host: Snapshot) -> list[str]:
-    """What kdump names and is no block device that this process knows."""
+    """The targets of kdump that are not block devices this process knows."""
     return sorted(host.once(_dump_targets) - {*host.paths})
 
 
@@ -182,7 +182,7 @@ SIGNS = (
 )
 
 
-# From where the firmware has booted the host, as UEFI and BIOS tell it.
+# Where the firmware has booted the host from, as UEFI and BIOS show it.
 
 
 # UEFI specification, 3.3 and 3.1.3; the loader's is in systemd-boot(7).
@@ -227,7 +227,7 @@ def partitions(option: list[_Node]) -> list[str]:
 def bios_signature() -> str | None:
     """The signature of the disk from which a BIOS has booted, as udev has it.
 
-    :returns: None if the BIOS does not tell it, or the disk has none
+    :returns: None if the BIOS does not show it, or the disk has none
     """
     text = _of_bios(sysfs.read, 'mbr_signature')
     number = int(text, 16) if text else 0
@@ -241,15 +241,15 @@ def adapters(option: list[_Node]) -> list[str]:
     """
     if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
         return [found]
-    # The partition tells more, and firmware may name a drive that was moved.
-    # A network card, such as that of a BMC on USB, has no disk.
+    # The partition is more specific, and firmware may name a drive that was
+    # moved. A network card, such as that of a BMC on USB, has no disk.
     if any(kind in (_HARD_DRIVE, _MAC) for kind, _ in option):
         return []
     return _functions(option)
 
 
 def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
-    """What a BIOS tells of the disk; None after a boot over the network."""
+    """What a BIOS shows about the disk; None after a boot over the network."""
     found = read(f'{sysfs.SYS}/{_BIOS_DISK}/{name}')
     if found is None:
         return None
@@ -316,7 +316,7 @@ def _functions(nodes: list[_Node]) -> list[str]:
 
 
 def _roots(number: int) -> list[str]:
-    """The root buses with a number of ACPI; all that do not tell theirs."""
+    """The root buses with an ACPI number, and those without a known one."""
     directory = f'{sysfs.SYS}/devices'
     return [
         f'{directory}/{name}'

@@ -77,7 +77,7 @@ def _platform(host: Snapshot, function: pci.Function) -> Reason | None:
 
 
 def _regions(host: Snapshot) -> dict[str, Reason]:
-    """The functions in whose memory a frame buffer of the firmware is.
+    """The functions whose memory contains a frame buffer of the firmware.
 
     Ordinary users read zeros as addresses, but the order, the indentation and
     the names of the lines are the same: r_show() in kernel/resource.c.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The signs that the host uses a PCI function, beside its disks and NICs."""
+"""The signs that the host uses a PCI function, apart from disks and NICs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
     try:
         found = host.once(_controllers).get(function.address)
     except OSError:
-        # It may be any drive, and nothing else.
+        # Any drive may then be exported, but no other function.
         if function.base_class in _ON_THE_WAY:
             raise
         return None
@@ -118,7 +118,7 @@ def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
     try:
         return host.once(_scsi_devices).get(function.address)
     except OSError:
-        # It may be any adapter, and nothing else.
+        # Any adapter may then be passed through, but no other function.
         if function.base_class in _ON_THE_WAY:
             raise
         return None
@@ -177,7 +177,7 @@ SIGNS = (
         '/sys/kernel/config/target/core/pscsi_N/NAME/info, with '
         '/sys/class/scsi_device/H:C:T:L',
         'The SCSI target (LIO) passes a SCSI device of it through, such as a '
-        'tape drive, which is no block device.',
+        'tape drive, which is not a block device.',
         'Linux 2.6.38',
         _passed_through,
     ),

@@ -29,7 +29,7 @@ class Mounts:
 
     :ivar numbers: by the number of the device, ``major:minor``
     :ivar sources: by the name of a block device that is a source
-    :ivar automatic: where the automounter mounts when somebody looks there
+    :ivar automatic: where the automounter mounts a block device on access
     :ivar shared: by the tag of a directory of another machine: virtiofs, 9p
     """
 
@@ -56,7 +56,7 @@ def read(host: object = None) -> Mounts:
 
 
 def automatic(host: snapshot.Snapshot) -> dict[str, str]:
-    """Where each block device of fstab is mounted when somebody looks there.
+    """Where each block device of fstab is mounted on access.
 
     With x-systemd.automount, which unmounts it after a while too:
     systemd.mount(5). The mount point itself is there all the time.
@@ -105,7 +105,7 @@ def superblocks(host: object = None) -> dict[str, str]:
     """The kind of the mounted file system of each block device.
 
     The kernel has a directory for each one until nobody has it mounted any
-    more, also if the mount is in a namespace that this process cannot see, or
+    more, even if the mount is in a namespace that this process cannot see, or
     was detached (umount --lazy) while a program uses it: sysfs-fs-ext4,
     sysfs-fs-xfs and the like in Documentation/ABI/testing.
     """
@@ -158,7 +158,7 @@ def _add(line: str, found: Mounts) -> None:
     fields = [sysfs.unescaped(field) for field in line.split(' ')]
     if len(fields) < 5 or '-' not in fields[6:]:
         return
-    # A part of it may be bound elsewhere later: the first place tells more.
+    # A part of it may be bound elsewhere later: the first place says more.
     found.numbers.setdefault(fields[2], fields[4])
     # btrfs and ZFS have a device number of their own: use the source too.
     kind, given, options, *_ = [*fields[fields.index('-', 6) + 1 :], '', '']

@@ -39,7 +39,7 @@ def _serves(
     try:
         port = host.once(read).get(function.address)
     except OSError:
-        # It may be any port of the host, and nothing else.
+        # Any port of the host may then be used, but no other function.
         if function.base_class in _MAY_SERVE or host.interfaces_of(
             function.address
         ):

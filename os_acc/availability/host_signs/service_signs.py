@@ -34,8 +34,8 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
     def found() -> Iterator[tuple[str, str]]:
         for kind in ('ipmi', 'iLO'):
             yield from sign.of_class(kind)
-        # Without the module ipmi_devintf the class is empty, and the kernel
-        # has a watchdog or the power switch by it all the same:
+        # Without the module ipmi_devintf the class is empty, but the kernel
+        # still has a watchdog or the power switch through it:
         # __ipmi_bmc_register() in drivers/char/ipmi/ipmi_msghandler.c.
         directory = f'{sysfs.SYS}/bus/platform/devices'
         for each in sysfs.names(directory):

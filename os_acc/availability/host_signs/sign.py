@@ -58,14 +58,14 @@ class InterfaceSign(Sign):
 
 @dataclasses.dataclass(frozen=True)
 class FunctionSign(Sign):
-    """A sign of a PCI function. It is asked whatever its driver is."""
+    """A sign of a PCI function. It is checked whatever its driver is."""
 
     find: Callable[[Snapshot, pci.Function], Reason | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class HostSign(Sign):
-    """A sign of PCI functions of which one look at the host tells all.
+    """A sign that is read once for all PCI functions of the host.
 
     It is given the host, and returns the use of each function by its address.
     """

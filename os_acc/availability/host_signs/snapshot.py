@@ -24,7 +24,7 @@ class Snapshot:
         opened, by its name
     :ivar interfaces: the directory in sysfs of each network interface, by its
         name
-    :ivar errors: by the name of a block device, why its way cannot be told.
+    :ivar errors: by the name of a block device, why its ways cannot be found.
         Each PCI function that it may need then counts as used
     """
 
@@ -95,12 +95,12 @@ class Snapshot:
         """
         found = []
         for name in self._twins(path):
-            there = self.paths[name]
+            twin = self.paths[name]
             if path not in self._keys:
                 disk = os.path.basename(os.path.dirname(path))
                 number = os.path.basename(path).removeprefix(disk)
-                there = f'{there}/{name}{number}'
-            found.append(there)
+                twin = f'{twin}/{name}{number}'
+            found.append(twin)
         return found
 
     def directories(self, path: str) -> list[str]:
@@ -157,7 +157,7 @@ class Snapshot:
         }
 
     def _twins(self, path: str) -> list[str]:
-        """The names of what is the same disk as a disk or as a partition's."""
+        """The names of other block devices that show the same disk."""
         key = self._keys.get(path) or self._keys.get(os.path.dirname(path))
         found = self._disks.get(key, []) if key else []
         return [

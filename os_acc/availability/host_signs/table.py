@@ -31,8 +31,8 @@ Reason = reasons.Reason
 Snapshot = snapshot.Snapshot
 T = TypeVar('T')
 
-#: Asked by kind: host, function, interface, block device; each in this order.
-#: A module of signs adds its own.
+#: They are checked by kind: host, function, interface, block device; within a
+#: kind in this order. Each module of signs adds its own.
 SIGNS: tuple[sign.Sign, ...] = (
     *console_signs.SIGNS,
     *function_signs.SIGNS,
@@ -69,10 +69,12 @@ def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
     yield from of_all
     yield from by_address.get(function.address, ())
     for each in _OF_FUNCTION:
-        yield from _said(each.find, each.file, host, function)
+        yield from _reason_of(each.find, each.file, host, function)
     for name in host.interfaces_of(function.address):
         for of_interface in _OF_INTERFACE:
-            yield from _said(of_interface.find, of_interface.file, host, name)
+            yield from _reason_of(
+                of_interface.find, of_interface.file, host, name
+            )
     for name in host.blocks_of(function.address):
         yield from block_uses(name, host)
 
@@ -80,7 +82,7 @@ def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
 def block_uses(name: str, host: Snapshot) -> Iterator[Reason]:
     """Say what the host uses a block device for. See uses()."""
     for each in _OF_BLOCK:
-        yield from _said(each.find, each.file, host, name)
+        yield from _reason_of(each.find, each.file, host, name)
 
 
 def _of_host(host: Snapshot) -> tuple[dict[str, list[Reason]], list[Reason]]:
@@ -96,13 +98,13 @@ def _of_host(host: Snapshot) -> tuple[dict[str, list[Reason]], list[Reason]]:
     return found, of_all
 
 
-def _said(
+def _reason_of(
     find: Callable[[Snapshot, T], Reason | None],
     file: str,
     host: Snapshot,
     subject: T,
 ) -> Sequence[Reason]:
-    """What a sign says of a block device, an interface or a function."""
+    """What a sign says about a block device, an interface or a function."""
     try:
         reason = find(host, subject)
     except (OSError, ValueError) as err:

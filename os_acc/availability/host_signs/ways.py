@@ -35,13 +35,13 @@ def functions_in(path: str) -> list[str]:
 
 
 def identity(path: str) -> str | None:
-    """What two block devices have in common that are the same disk.
+    """A text that is equal for two block devices that are the same disk.
 
     Without multipath the kernel shows a disk once for each adapter, or for
     each port of an NVMe drive.
 
     :param path: the directory in sysfs of a block device
-    :returns: None if it is no disk with a worldwide name
+    :returns: None if it is not a disk with a worldwide name
     """
     if name := sysfs.read(f'{path}/wwid'):
         # nvme_global_check_duplicate_ids() in drivers/nvme/host/core.c warns
@@ -63,8 +63,8 @@ def identity(path: str) -> str | None:
 class Ways:
     """Finds the ways from the host's side to its devices.
 
-    A way is a path in sysfs that contains what it depends on. If a way cannot
-    be told, it is the way by all devices that could be meant.
+    A way is a path in sysfs that contains what it depends on. If it is
+    unknown, the ways to all devices that could be meant count.
 
     :param interfaces: the directory in sysfs of each network interface
     """
@@ -82,7 +82,7 @@ class Ways:
         return routes.Routes()
 
     def every(self) -> list[str]:
-        """The ways by all that a block device may need."""
+        """The ways to all devices that a block device may need."""
         directories = ('nvme', 'fc_host', 'scsi_host')
         return [f'{path}/' for path in self._interfaces.values()] + [
             sysfs.place(f'{sysfs.SYS}/class/{directory}/{name}')
@@ -147,7 +147,7 @@ class Ways:
     def of_local_address(self, address: str) -> list[str]:
         """The ways to what listens at an IP address; none if it is any.
 
-        What listens at any address depends on no certain interface.
+        What listens at any address depends on no particular interface.
         """
         return [] if address in _ANY else self.of_address(address)
 
@@ -198,7 +198,7 @@ class Ways:
         ]
 
     def _of_session(self, host: str, session: str) -> list[str]:
-        """The ways to a session of iSCSI that the CPU does.
+        """The ways to an iSCSI session that is done in software.
 
         The address of the host is the local address of its connection:
         iscsi_sw_tcp_host_get_param() in drivers/scsi/iscsi_tcp.c.
@@ -209,18 +209,18 @@ class Ways:
         for name in sysfs.names(peers):
             if name.startswith(f'connection{session}:'):
                 found += self._of_connection(
-                    _told(f'{directory}/netdev'),
-                    _told(f'{peers}/{name}/local_ipaddr')
-                    or _told(f'{directory}/ipaddress'),
-                    _told(f'{peers}/{name}/address')
-                    or _told(f'{peers}/{name}/persistent_address'),
+                    _read_iscsi(f'{directory}/netdev'),
+                    _read_iscsi(f'{peers}/{name}/local_ipaddr')
+                    or _read_iscsi(f'{directory}/ipaddress'),
+                    _read_iscsi(f'{peers}/{name}/address')
+                    or _read_iscsi(f'{peers}/{name}/persistent_address'),
                 )
         return found or self._of_connection(None, None, None)
 
     def _of_connection(
         self, interface: str | None, local: str | None, remote: str | None
     ) -> list[str]:
-        """The ways to a connection, by the first that tells.
+        """The ways to a connection, by the first value that shows them.
 
         :param interface: the name of the interface that it is bound to
         """
@@ -233,7 +233,7 @@ class Ways:
         return found or [f'{path}/' for path in self._interfaces.values()]
 
 
-def _told(path: str) -> str | None:
+def _read_iscsi(path: str) -> str | None:
     """Read an attribute of iSCSI, which fails while a session is down."""
     try:
         text = sysfs.read(path)

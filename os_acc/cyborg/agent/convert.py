@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes Cyborg's objects of a report."""
+"""Makes Cyborg's objects from a report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The earlier place of FakeDriver, for drivers that are made of it."""
+"""The earlier place of FakeDriver, for drivers that are derived from it."""
 
 from __future__ import annotations
 

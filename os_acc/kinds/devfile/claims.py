@@ -3,7 +3,7 @@
 """What a DeviceFileHandle of an accelerator claims.
 
 Several VANs may have files of one function, so a file shares the function. It
-excludes whoever has the whole function, or a part of it that is no file.
+excludes whoever has the whole function, or a part of it that is not a file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _mdev(
 def _queues(
     row: facts.Row, behind: facts.Files, known: facts.Facts
 ) -> Iterator[conflict.Claim]:
-    """Share the work queues that the files are."""
+    """Share the work queues that the files stand for."""
     for address, number in behind.queues:
         queue = nodes.queue(known, address, number)
         yield from conflict.claims_of(queue, conflict.SHARED, row.van_uuid)
@@ -68,7 +68,7 @@ def _queues(
 def _functions(
     row: facts.Row, behind: facts.Files, known: facts.Facts
 ) -> Iterator[conflict.Claim]:
-    """Share the functions of which the files give more than a work queue."""
+    """Share the functions to which the files give more than a work queue."""
     of_queues = {address for address, _ in behind.queues}
     instance = row.instance_uuid
     for address in behind.functions:
@@ -77,7 +77,7 @@ def _functions(
             yield from conflict.claims_of(function, conflict.SHARED, instance)
         pf = nodes.pf_of(known, address, row.device)
         if pf != address:
-            # Also against who only asks for the PF of a VF
+            # Also against a VAN that only asks for the PF of a VF
             yield from nodes.of_whole(known, pf, conflict.SHARED, row.van_uuid)
         yield from nodes.of_group(known, address, conflict.SHARED, instance)
         yield from nodes.of_chip(
@@ -88,7 +88,7 @@ def _functions(
 def _numbers(
     row: facts.Row, name: str, behind: facts.Files
 ) -> Iterator[conflict.Claim]:
-    """Claim the numbers, and the devices that they are.
+    """Claim the numbers, and the devices that they stand for.
 
     VANs that share an accelerator have both in common.
     """

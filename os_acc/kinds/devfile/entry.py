@@ -78,13 +78,14 @@ def permissions(key: str, value: Any) -> str:
 class Key:
     """A key that only an entry with ``devices`` may have.
 
-    What is written down for a VAN and what makes two entries differ follow
-    from these, so that no key can be left out there.
+    The text that is saved for a VAN, and the comparison of two entries, both
+    go through these keys, so that neither can leave one out.
 
     :ivar read: takes the key and the value as JSON gives it
-    :ivar write: makes of a value again what JSON gives
-    :ivar field: the attribute of Spec that has the value; empty: as the key
-    :ivar always: whether it is written down where it has its default, too
+    :ivar write: turns a value back into what JSON gives
+    :ivar field: the attribute of Spec that has the value; empty: it has the
+        name of the key
+    :ivar always: whether it is saved even if it has its default
     """
 
     read: Callable[[str, Any], Any]
@@ -164,9 +165,9 @@ def _field(key: str) -> str:
 
 
 def entry_of(spec: Any) -> dict[str, Any]:
-    """What of an entry says how its files are given out, as JSON gives it.
+    """The part of an entry that says how its files are given out, as in JSON.
 
-    spec_reading.read() makes an entry of it again that gives out the same
+    spec_reading.read() turns it back into an entry that gives out the same
     files in the same way, with the same additions to a container.
 
     :param spec: a spec_entry.Spec with devices

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The accelerators that device_spec makes of device files.
+"""The accelerators that device_spec makes from device files.
 
 An entry with ``devices`` makes an accelerator of each file that its globs
-name. The files that ``with`` names go along: those of the same PCI function
-belong to the accelerator alone, as /dev/dri/card1 to renderD128; those without
-a PCI function, such as /dev/kfd, are common to all; those of other functions
-are left out.
+name. The files that ``with`` names are added to it: those of the same PCI
+function belong to the accelerator alone, as /dev/dri/card1 to renderD128;
+those without a PCI function, such as /dev/kfd, are common to all; those of
+other functions are left out.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Accelerator:
         that ``devices`` names
     :ivar common: the files that others have too
     :ivar lacking: globs of ``with`` that name no file of this host
-    :ivar denied_by: where the entry is that denies it; None: none does
+    :ivar denied_by: the place of the entry that denies it; None: none does
     :ivar function_spec: the entry for the PCI function behind it, which may
         deny it; None: no entry names that, or there is none
-    :ivar for_parts: which parts of a PCI function device_spec offers, of which
-        a file gives the whole; empty if it offers the whole
-    :ivar against: where the entries are that offer a file of it in another way
+    :ivar for_parts: which parts device_spec offers of a PCI function that a
+        file gives whole; empty if it offers the whole
+    :ivar against: the places of entries that offer a file of it in another way
     """
 
     place: file_place.Place
@@ -82,7 +82,7 @@ class Accelerator:
 
 
 def read(specs: device_spec.Specs) -> list[Accelerator]:
-    """Find all accelerators that device_spec makes of device files."""
+    """Find all accelerators that device_spec makes from device files."""
     entries = [each for each in specs.entries if each.devices]
     if not entries:
         return []
@@ -165,7 +165,7 @@ def _denied(
 def _for_parts(
     places: Iterable[file_place.Place], specs: device_spec.Specs
 ) -> str:
-    """Say of which parts of functions the files give the whole; else ''."""
+    """Say which offered parts are of functions that the files give whole."""
     for place in places:
         if place.subsystem not in _OF_VFIO or place.mdevs:
             continue
@@ -185,9 +185,9 @@ def function_of(found: Accelerator) -> pci.Function | None:
 def device_of(found: Accelerator) -> str:
     """What VAN.device is: as for PCIHandle, the PF of a VF.
 
-    So whoever asks for the VANs on a PF, such as what programs an FPGA, finds
-    those that have the file of one of its VFs. The handle has the function
-    itself.
+    So code that asks for the VANs on a PF, such as the code that programs an
+    FPGA, finds those that have the file of one of its VFs. The handle has the
+    function itself.
     """
     function = function_of(found)
     if function is not None:
@@ -259,7 +259,7 @@ def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:
     result = []
     for node in look.all(entry.devices):
         if node.number in beside:
-            continue  # it is no accelerator of its own
+            continue  # it is not an accelerator of its own
         place = look.place(node)
         if not _has_ids(entry, place):
             continue

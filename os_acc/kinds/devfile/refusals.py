@@ -35,12 +35,12 @@ FILE_CONTRADICTION = Refusal(
     '[os_acc] device_spec contradicts itself: {one} and {others} offer one of '
     'its files in different ways',
     'For example, one entry shares a file and another one does not, or the '
-    'entries add different files in with.',
+    'entries add different files in "with".',
     'let only one entry name the file, or give both the same settings',
 )
 FILE_LACKS = Refusal(
     Kind.UNSUITABLE,
-    'no file of this host matches {pattern}, which its entry has in with',
+    'no file of this host matches {pattern}, which its entry has in "with"',
     'A file that comes with the device is missing, such as /dev/nvidia-uvm '
     'before its module is loaded.',
     'load the module that creates the file, or correct the entry',
@@ -68,7 +68,7 @@ FILE_NEVER = Refusal(
 FILE_BLOCK_ALONG = Refusal(
     Kind.HOST_USE,
     '{path} is a block device, which cannot come with other devices',
-    'The key with of its entry names a block device.',
+    'The key "with" of its entry names a block device.',
     'offer it in its own entry',
 )
 FILE_LOOP = Refusal(
@@ -102,7 +102,7 @@ FILE_NUMBER = Refusal(
     'instance {instance} was given the device number {number} of {path} (VAN '
     '{van}), and may still use it',
     'The kernel has given the number of a device that a VAN has to another '
-    'device, as when its module was loaded again.',
+    'device, for example when its module was loaded again.',
     'release that VAN: os-acc unplug {instance}',
 )
 FILE_PART = Refusal(

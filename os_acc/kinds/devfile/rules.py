@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May device files be taken now, and if not, why?
+"""Whether device files may be taken now, and if not, why.
 
 As availability does for PCI functions: discovery, the check before a VAN takes
 the files, the privileged half and os-acc doctor all ask obstacles().
@@ -54,8 +54,8 @@ def obstacles(
         it is unavailable
     :param snapshot: pass one when asking about many files
     :param as_root: this process is root
-    :param held: the VAN has had it since before, so that device_spec and the
-        device's health do not matter
+    :param held: the VAN already has it, so that device_spec and the device's
+        health do not matter
     :param users: finds who has the files open: a clause for each. Called
         last, and not if the files are shared. None: do not check this
     :returns: all obstacles, the most important one first

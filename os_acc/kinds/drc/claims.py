@@ -16,7 +16,7 @@ def claims(
 ) -> Iterator[conflict.Claim]:
     """Claim the slot, and its bus, which one instance may have to get.
 
-    Slots that may move alone have a part of the bus each.
+    Slots that may move alone each have a part of the bus.
     """
     yield conflict.Claim(nodes.slot(index), conflict.EXCLUSIVE, row.van_uuid)
     slot = known.slot(index)

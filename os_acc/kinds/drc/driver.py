@@ -171,7 +171,6 @@ class DRCDriver(driver.DriverBase):
                 f'of {request.resource_class}',
             )
         choosing.choose(
-            self,
             van,
             request,
             slots.values(),

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices of the memory, for tests and the demo."""
+"""Fake devices, for tests and the demo."""

@@ -18,7 +18,7 @@ _OS_ACC = 'os-acc'
 def claims(
     row: facts.Row, name: str, known: facts.Facts
 ) -> Iterator[conflict.Claim]:
-    """Claim the queue, and the setting up of its device if it is to come."""
+    """Claim the queue, and the setup of its device if it is not set up yet."""
     address, number = idxd_names.parse(name)
     if row.device is None:
         return

@@ -35,8 +35,8 @@ class Queues:
     :ivar wq_count: how many queues are set up; None: as many as the device can
         have with this size
     :ivar wq_groups: how many groups the queues and the engines of the device
-        are dealt out to
-    :ivar priority: of each queue beside the others of its group, 1 to 15
+        are distributed to
+    :ivar priority: of each queue relative to the others of its group, 1 to 15
     :ivar threshold: how many entries of a shared queue an unprivileged program
         can fill; None: all
     :ivar max_batch_size: descriptors in a batch; None: as the kernel sets it
@@ -149,7 +149,7 @@ def _address(value: Any) -> spec_address.Address:
 
 
 def of_note(values: object) -> Queues | None:
-    """Make the settings again of what dataclasses.asdict() has made of them.
+    """Restore the settings from what dataclasses.asdict() has made of them.
 
     :returns: None if they are not such values
     """

@@ -25,7 +25,7 @@ def name_of(address: str, number: int) -> str:
 
 
 def split(name: str) -> tuple[str, int] | None:
-    """The PCI address and the number in a name; None if it is no such name."""
+    """The PCI address and the number in a name; None if it is malformed."""
     match = _NAME.fullmatch(name)
     if match is None or not pci.is_address(match[1]):
         return None
@@ -35,7 +35,7 @@ def split(name: str) -> tuple[str, int] | None:
 def parse(name: str) -> tuple[str, int]:
     """Do what split() does.
 
-    :raises InvalidRequest: if it is no such name
+    :raises InvalidRequest: if it has another form
     """
     found = split(name)
     if found is None:
@@ -49,7 +49,7 @@ def parse(name: str) -> tuple[str, int]:
 
 
 def of_file(name: str) -> tuple[str, int] | None:
-    """Find the work queue whose device file the driver devfile names so.
+    """Find the work queue whose device file has a name of the driver devfile.
 
     :param name: as file_place makes it, such as 0000:6a:01.0+dsa+wq.1
     :returns: its PCI address and number; None if it is another file
@@ -62,12 +62,12 @@ def of_file(name: str) -> tuple[str, int] | None:
 
 
 def van_of(label: str) -> str | None:
-    """The UUID of the VAN in what label_of() makes; None: it is no such."""
+    """The UUID of the VAN in what label_of() makes; None: another text."""
     if not label.startswith(_LABEL):
         return None
     return label.removeprefix(_LABEL)
 
 
 def label_of(van_uuid: str) -> str:
-    """What os-acc writes to the file name of a VAN's work queue."""
+    """What os-acc writes to the file ``name`` of a VAN's work queue."""
     return f'{_LABEL}{van_uuid}'

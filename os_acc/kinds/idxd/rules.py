@@ -27,9 +27,9 @@ from os_acc.spec import entry as spec_entry
 class Layout:
     """What os-acc sets on a device before it enables the device.
 
-    :ivar mode: of each work queue until it gets a program. The kernel refuses
-        all work queues if one that has a group is shared, and the CPU does
-        not support shared ones
+    :ivar mode: of each work queue that is not yet configured for a program.
+        The kernel refuses all work queues if one that has a group is shared,
+        and the CPU does not support shared ones
     :ivar size: of each work queue
     :ivar queues: the group of each work queue, by its number
     :ivar engines: the group of each engine, by its number
@@ -42,7 +42,7 @@ class Layout:
 
 
 def plan(device: idxd.Device, settings: spec_idxd.Queues) -> Layout:
-    """Deal out queues and engines to the groups.
+    """Distribute queues and engines to the groups.
 
     Call it only if shortage() finds nothing.
     """
@@ -151,18 +151,22 @@ def obstacles(
     function: pci.Function,
     device: idxd.Device | None,
     settings: spec_idxd.Queues | None,
-    ours: bool,
-    given: Mapping[int, reasons.Reason],
+    set_up_by_os_acc: bool,
+    file_holders: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
     """Say why no work queue of a function can be taken.
 
     :param device: of the function; None if idxd is not bound to it
     :param settings: of its entry of device_spec; None: it is not offered
-    :param ours: whether os-acc has set the device up, or is about to
-    :param given: who has which work queues by their device files, by number
+    :param set_up_by_os_acc: whether os-acc has set the device up, or is
+        about to
+    :param file_holders: who has which work queues by their device files, by
+        number
     :returns: all obstacles, the most important one first
     """
-    for reason in _reasons(function, device, settings, ours, given):
+    for reason in _reasons(
+        function, device, settings, set_up_by_os_acc, file_holders
+    ):
         yield availability.Obstacle.of(
             f'the work queues of PCI function {function.address}', reason
         )
@@ -172,8 +176,8 @@ def _reasons(
     function: pci.Function,
     device: idxd.Device | None,
     settings: spec_idxd.Queues | None,
-    ours: bool,
-    given: Mapping[int, reasons.Reason],
+    set_up_by_os_acc: bool,
+    file_holders: Mapping[int, reasons.Reason],
 ) -> Iterator[reasons.Reason]:
     if settings is None:
         entry = spec_entry.line(
@@ -188,13 +192,13 @@ def _reasons(
         yield idxd_refusals.NO_IDXD.say(driver=driver)
         return
     yield from _unsuitable(device)
-    if device.is_enabled and not (ours or _is_of_a_van(device)):
+    if device.is_enabled and not (set_up_by_os_acc or _is_of_a_van(device)):
         yield idxd_refusals.ENABLED_BY_OTHERS.say(device=device.name)
     if device.is_enabled:
         return
     # Whoever made the file sets the device up, as after a reboot.
-    yield from given.values()
-    others = [] if ours else list(idxd.configured(device))
+    yield from file_holders.values()
+    others = [] if set_up_by_os_acc else list(idxd.configured(device))
     if others:
         yield idxd_refusals.CONFIGURED_BY_OTHERS.say(
             device=device.name, what=others[0]
@@ -225,19 +229,21 @@ def queue_obstacles(
     device: idxd.Device,
     settings: spec_idxd.Queues,
     number: int,
-    mine: bool,
-    given: Mapping[int, reasons.Reason],
+    has_queue: bool,
+    file_holders: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
     """Say why one work queue cannot be taken, if obstacles() says nothing.
 
-    :param mine: whether os-acc has configured it already, for the same VAN
-    :param given: who has which work queues by their device files, by number
+    :param has_queue: whether os-acc has configured it already, for the same
+        VAN
+    :param file_holders: who has which work queues by their device files, by
+        number
     """
     known = numbers(device, settings)
     queue = device.queue(number)
     about = f'work queue {number} of PCI function {device.address}'
-    if number in given:
-        yield availability.Obstacle.of(about, given[number])
+    if number in file_holders:
+        yield availability.Obstacle.of(about, file_holders[number])
     elif queue is None or number not in known:
         yield availability.Obstacle.of(
             about,
@@ -245,7 +251,7 @@ def queue_obstacles(
                 device=device.name, number=number, count=len(known)
             ),
         )
-    elif mine:
+    elif has_queue:
         return
     elif (van := idxd_names.van_of(queue.label)) is not None:
         yield availability.Obstacle.of(

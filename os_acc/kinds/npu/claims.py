@@ -2,8 +2,9 @@
 
 """What an accelerator of the class accel claims: the whole function.
 
-The host's driver stays bound to it, so what has other functions of its IOMMU
-group by device files, too, is not excluded; what has one by VFIO is.
+The host's driver stays bound to it. So a VAN that has other functions of its
+IOMMU group as device files, too, is not excluded; a VAN that has one through
+VFIO is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def claims(
     """Claim the function, what is behind its files, and their numbers."""
     address = npu_names.parse(name)
     instance = row.instance_uuid
-    # Who only asks for it keeps it from VFIO, as who asks for a file does.
+    # A VAN that only asks for it excludes VFIO, as one that asks for a file
+    # does.
     mode = conflict.SHARED if row.device is None else conflict.EXCLUSIVE
     yield from nodes.of_whole(known, address, mode, row.van_uuid)
     if row.device is None:

@@ -79,7 +79,7 @@ def _settings(value: Any) -> Npu:
 
 
 def of_note(values: object) -> Npu | None:
-    """Make the settings again of what dataclasses.asdict() has made of them.
+    """Restore the settings from what dataclasses.asdict() has made of them.
 
     :returns: None if they are not such values
     """

@@ -28,9 +28,9 @@ _NAME = re.compile('accel[0-9]+')
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """An accelerator that is no PCI function.
+    """An accelerator that is not a PCI function.
 
-    :ivar device: the device that it is of, such as fdab0000.npu
+    :ivar device: the device that it belongs to, such as fdab0000.npu
     :ivar path: its device file
     """
 
@@ -89,7 +89,7 @@ def shown(
 
 
 def others() -> list[Other]:
-    """The accelerators of this host that are no PCI functions."""
+    """The accelerators of this host that are not PCI functions."""
     directory = f'{sysfs.SYS}/class/{CLASS}'
     found = []
     for name in filter(_NAME.fullmatch, sysfs.names(directory)):

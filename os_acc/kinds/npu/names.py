@@ -4,9 +4,8 @@
 
 They are stable: the kernel numbers its devices (accel0) as it finds them, so
 the number may change at a boot and when a driver is bound again. The PCI
-address does not. The part behind it is none that file_place makes of the name
-of a directory in sysfs, so no accelerator of the driver devfile has such a
-name.
+address does not. file_place never makes the part behind it from the name of a
+directory in sysfs, so no accelerator of the driver devfile has such a name.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def name_of(address: str) -> str:
 
 
 def split(name: str) -> str | None:
-    """The PCI address in a name; None if it is no such name."""
+    """The PCI address in a name; None if it has another form."""
     address, _, rest = name.partition(file_place.SEPARATOR)
     return address if rest == _WHOLE and pci.is_address(address) else None
 
@@ -32,7 +31,7 @@ def split(name: str) -> str | None:
 def parse(name: str) -> str:
     """Do what split() does.
 
-    :raises InvalidRequest: if it is no such name
+    :raises InvalidRequest: if it has another form
     """
     found = split(name)
     if found is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May an accelerator of the class accel be taken now, and if not, why?
+"""Whether an accelerator of the class accel may be taken now; if not, why.
 
-Who else has it, os_acc.claims says, for every kind. Who has it open, only root
-sees: see os_acc.privileged.npu.
+os_acc.claims says, for every kind, who else has it. Only root sees who has it
+open: see os_acc.privileged.npu.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Obstacle = availability.Obstacle
 
 
 def settings_of(spec: device_spec.Spec | None) -> npu_entry.Npu | None:
-    """What an entry says of NPUs; None if it offers none."""
+    """What an entry says about NPUs; None if it offers none."""
     found: npu_entry.Npu | None = None
     if spec is not None:
         found = spec.settings_of(npu_entry.KEY)
@@ -69,8 +69,8 @@ def obstacles(
 
     :param settings: of its entry of device_spec; None: it is not offered
     :param holders: what the journal knows; None if it is unavailable
-    :param held: the VAN has had it since before, so that device_spec and the
-        device's health do not matter
+    :param held: the VAN already has it, so that device_spec and the device's
+        health do not matter
     :param as_root: this process is root
     :returns: all obstacles, the most important one first
     """

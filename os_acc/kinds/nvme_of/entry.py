@@ -134,7 +134,7 @@ def _namespaces(key: str, value: Any) -> tuple[str, ...]:
 def parse_name(text: str) -> str | None:
     """Read the name of a namespace: a UUID, or eui. and its NGUID.
 
-    :returns: its world wide name; None if it is none
+    :returns: its world wide name; None if the text is not such a name
     """
     text = text.lower()
     if _NGUID.fullmatch(text):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May a namespace of an NVMe-oF target be taken now, and if not, why?
+"""Whether a namespace of an NVMe-oF target may be taken now; if not, why.
 
 Discovery, selection, admission and os-acc doctor all ask obstacles(). A
 namespace that is not connected can be taken as far as this host
@@ -40,7 +40,7 @@ def obstacles(
     if holders is None:
         holders = vans.Vans()
     holder = holders.of_handle(f'block/{wwn}')
-    # A VAN that has had it since before keeps it, whatever device_spec says.
+    # A VAN that already has it keeps it, whatever device_spec says.
     has = (
         holder is not None
         and holder.van_uuid == holders.taker.van_uuid

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""vGPUs that are VFs with a type, as of NVIDIA."""
+"""vGPUs that are VFs with a vGPU type, such as NVIDIA's."""

@@ -41,7 +41,7 @@ VGPU_TYPES = Refusal(
     Kind.NOT_OFFERED,
     'the VF can have these types: {types}',
     'vgpu_type is wrong, or the vGPUs of the other VFs leave too little '
-    'capacity. Then there are none.',
+    'capacity. In that case the list may be empty.',
     'set vgpu_type to one of them, or release vGPUs of the card',
 )
 VGPUS_FULL = Refusal(
@@ -53,6 +53,6 @@ VGPUS_FULL = Refusal(
 NO_ROOM = Refusal(
     Kind.NO_CAPACITY,
     'the vGPUs of the card leave no capacity for one more of its type',
-    'Only in the inventory.',
+    'This is reported only in the inventory.',
     'release a vGPU of the card, or correct max_instances',
 )

@@ -41,12 +41,12 @@ def vgpu_obstacles(
     if now is None:
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
         return
-    # Without VANs, Holders is false, and still knows what has failed.
+    # A Holders without VANs is falsy, but still knows what has failed.
     holders = vans.Vans() if holders is None else holders
     if not holders.has(holders.taker.van_uuid, address):
         yield from availability.unhealthy_obstacles(vf, holders)
     for each in availability.in_the_way(vf, holders):
-        # VFIO gives no IOMMU group out with a vGPU.
+        # With a vGPU, VFIO gives out no IOMMU group.
         if each.is_close:
             yield Obstacle.of(device, each.reason)
     wanted = spec.vgpu_type

@@ -74,13 +74,13 @@ def take(
     :param name: of the accelerator
     :param share: of the VAN, if the files are shared; else ''
     :param files: the files that the caller has seen, see users()
-    :raises DeviceNotFound: if device_spec does not offer it, and no VAN has
-        it since before
+    :raises DeviceNotFound: if device_spec does not offer it, and no VAN
+        already has it
     :raises DeviceBusy: if a process has a file open, also if it opened the
         file before its owner was changed; or the files or their numbers are
         not what the caller has seen
     :raises DeviceInUseByHost, DeviceError: see file_availability
-    :raises PrivilegeError: if note or record cannot be written
+    :raises PrivilegeError: if the note or the record cannot be written
     """
     note = _note(name, share)
     seen = _files(files)
@@ -120,10 +120,10 @@ def give_back(
     release_seconds: float,
     seconds: float,
 ) -> list[str]:
-    """Clean it, restore owner and permissions of the files, delete the note.
+    """Clean an accelerator, restore its files, and delete the note.
 
-    ``{address}`` of ``[os_acc] cleaning_command`` is the path of the first
-    file.
+    The owner and the permissions of the files are restored. ``{address}`` of
+    ``[os_acc] cleaning_command`` is the path of the first file.
 
     device_spec need not offer them any more: the record says what was changed.
     What somebody else has changed since stays.
@@ -148,7 +148,7 @@ def give_back(
 
         def act() -> list[str]:
             left = file_owners.restore(name) if not share else []
-            # Who has opened a file since the first look keeps it.
+            # A process that has opened a file since the first check keeps it.
             _wait_until_closed(name, closed, 0.0)
             notes.forget(notes.FILE, note, cleaned, name)
             return left
@@ -197,7 +197,7 @@ def held_by(name: str, share: str) -> file_groups.Accelerator:
 def _note(name: str, share: str) -> str:
     """The name of the note of a VAN that has an accelerator."""
     if not isinstance(name, str) or not isinstance(share, str):
-        arguments.refuse('name', name, 'a text')
+        arguments.refuse('name', name, 'a string')
     if not _SHARE.fullmatch(share):
         arguments.refuse('share', share, 'a number, or an empty text')
     root_folder.check_name(f'{notes.FILE}-{name}')
@@ -209,7 +209,9 @@ def _check_share(share: str, most: int | None) -> None:
     if most is None and share:
         arguments.refuse('share', share, "'': the files are not shared")
     if most is not None and not (share and int(share) < (most or 10**9)):
-        arguments.refuse('share', share, 'a number below shared of the entry')
+        arguments.refuse(
+            'share', share, 'a number below "shared" of the entry'
+        )
 
 
 def _check_cleanable(found: file_groups.Accelerator) -> None:
@@ -251,7 +253,7 @@ def _found(
 ) -> tuple[file_groups.Accelerator, device_spec.Spec | None]:
     """Find an accelerator that os-acc may touch.
 
-    :returns: also the entry by which a VAN has it since before, if one has
+    :returns: also the entry by which a VAN already has it, if one has
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
     """
     noted = notes.said(file_notes.Files, notes.FILE, note, name)
@@ -288,10 +290,10 @@ def _check_still_free(
 ) -> None:
     """Check that nobody has opened the files before they were changed.
 
-    Who has a file open keeps it, whoever owns it now. If somebody does, the
-    files are given back.
+    A process that has a file open keeps it, whoever owns the file now. If one
+    has, the files are given back.
 
-    :param is_held: a VAN has it since before, and its note stays
+    :param is_held: a VAN already has it, and its note stays
     :raises DeviceBusy: if somebody has
     """
     users = _users([each.file for each in found.own])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the note of a VAN with device files says of them: see notes."""
+"""What the note of a VAN says about its device files: see notes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Files(store.Said):
 
 
 def values(found: file_groups.Accelerator) -> dict[str, Any]:
-    """The devices of an accelerator, and those in which they are.
+    """The devices of an accelerator, and the devices that contain them.
 
     They are noted, because the kernel may have other names for them when the
     next VAN wants one of them.

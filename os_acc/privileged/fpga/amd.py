@@ -35,7 +35,7 @@ def check(address: str, path: str) -> None:
     :raises DeviceBusy: if somebody has a function of the card open, or an
         earlier command for it has not ended
     :raises BitstreamError: if the image is in none of the allowed directories,
-        is no user image, or was linked for another shell
+        is not a user image, or was linked for another shell
     :raises DeviceError: if XRT's tool or its drivers are missing
     """
     function = _function(address)

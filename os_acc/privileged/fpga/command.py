@@ -136,7 +136,7 @@ def percent(address: str, region: str) -> float | None:
 def sweep() -> bool:
     """Remove the copies of images that a killed daemon has left.
 
-    :returns: whether none is left; a command that still runs has its copy
+    :returns: whether none is left; a command that still runs keeps its copy
     """
     return root_copy.sweep()
 

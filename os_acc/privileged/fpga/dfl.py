@@ -50,7 +50,7 @@ def check(address: str, region: str, path: str, seconds: float) -> None:
     :param seconds: how long binding the PF again may take
     :raises DeviceBusy: if the device is open, or is being programmed
     :raises BitstreamError: if the image is in none of the allowed directories,
-        is no GBS, or was built for another interface
+        is not a GBS, or was built for another interface
     :raises DeviceError: if the PF is not bound to dfl-pci, or has no such port
     """
     function = _device(address, region)
@@ -152,7 +152,7 @@ def heal(address: str, region: str, seconds: float) -> bool:
 
 @context.entry
 def recover(seconds: float) -> bool:
-    """Bind the PFs whose process was killed while it bound them again.
+    """Finish binding PFs again, if the process that did so was killed.
 
     :param seconds: how long to wait for each
     :returns: True: none is left
@@ -181,7 +181,7 @@ def recover(seconds: float) -> bool:
 def _bind_if_stuck(
     function: pci.Function, region: str, deadline: waiting.Deadline
 ) -> None:
-    """Bind the PF again if the port is stuck since an earlier failure.
+    """Bind the PF again if the port is stuck after an earlier failure.
 
     :raises DeviceError: if that is needed, and somebody uses the card
     """
@@ -201,7 +201,7 @@ def _bind_if_stuck(
         elif stuck:
             raise exception.DeviceError(
                 device=f'port {port} of {card.address}',
-                reason='it stays in reset since its programming has failed. '
+                reason='it has stayed in reset since its programming failed. '
                 f'The PF must be bound to {dfl.DRIVER} again, and that is '
                 'possible when it has no VFs and no program has the card open',
             )
@@ -275,14 +275,14 @@ def _card(function: pci.Function) -> dfl.Card:
     if card is None:
         raise exception.DeviceError(
             device=function.address,
-            reason=f'it is not bound to {dfl.DRIVER}, or is no PF of a DFL '
+            reason=f'it is not bound to {dfl.DRIVER}, or is not a PF of a DFL '
             'card',
         )
     return card
 
 
 def _port(card: dfl.Card, region: str) -> int:
-    """The number of the port that a region is."""
+    """The number of the port of a region."""
     if region == '' and card.number_of_ports == 1:
         return 0
     if region == '' or int(region) >= card.number_of_ports:

@@ -40,7 +40,7 @@ def program(card: dfl.Card, port: int, data: bytearray, offset: int) -> None:
     three answers of the card (PR_WAIT_TIMEOUT in dfl-fme-mgr.c).
 
     :param data: an image
-    :param offset: where in it the data begin that the card gets
+    :param offset: where the data for the card begin in it
     :raises DeviceError: if the card or the kernel refuses. The port may then
         contain anything, and stays in reset until the card's driver is bound
         again

@@ -50,8 +50,8 @@ _NOTHING = records.DflCard([], False)
 def before_vfs(pf: pci.Function, number: int, seconds: float) -> None:
     """Release the ports for the VFs that are about to be made on a PF.
 
-    Does nothing if the PF is no DFL card. The caller holds the operation lock
-    of the PF, which has no VFs.
+    Does nothing if the PF is not a DFL card. The caller holds the operation
+    lock of the PF, which has no VFs.
 
     :param number: how many VFs are to be made
     :param seconds: how long binding the PF again may take
@@ -178,7 +178,7 @@ def lacks_driver(card: dfl.Card) -> bool:
 
 
 def is_stuck(card: dfl.Card, port: int) -> bool:
-    """Whether a port stays in reset since its programming has failed.
+    """Whether a port has stayed in reset since its programming failed.
 
     The caller holds the turn of the chip, so that nobody programs the card
     now, and has called settle().
@@ -193,7 +193,7 @@ def is_stuck(card: dfl.Card, port: int) -> bool:
 
 
 def settle(card: dfl.Card) -> None:
-    """Find out how a programming has ended whose process was killed.
+    """Find out how a programming ended if its process was killed.
 
     The kernel goes on with it. The FPGA manager shows how the last one has
     ended. So this must be called before the next one begins. The caller holds
@@ -252,7 +252,7 @@ def bind_again(pf: pci.Function, seconds: float) -> None:
 
 
 def complete_binding(pf: pci.Function, seconds: float) -> None:
-    """Do the rest of bind_again(), if a process was killed in it.
+    """Do the rest of bind_again(), if its process was killed.
 
     The caller holds what bind_again() needs.
 

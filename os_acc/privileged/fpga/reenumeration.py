@@ -33,7 +33,7 @@ def reenumerate(address: str, seconds: float) -> None:
 
     Its VFs are removed first. Only the buses of the chip are scanned.
 
-    :param address: of a function of the chip, no VF
+    :param address: of a function of the chip, not of a VF
     :raises InvalidRequest, DeviceNotFound: if device_spec does not offer it as
         a device that is programmed
     :raises DeviceBusy: if a guest or a process has one of the functions open,
@@ -71,7 +71,7 @@ def reenumerate(address: str, seconds: float) -> None:
 def recover() -> bool:
     """Find the chips whose process was killed after it had removed them.
 
-    :returns: whether none is left; a process that has not ended has its chip
+    :returns: whether none is left; a process that has not ended keeps its chip
     :raises DeviceError: if the kernel refuses. The others are found
     """
     failure, done = None, True

@@ -28,7 +28,7 @@ from os_acc.bitstreams import options as bitstream_opts
 from os_acc.privileged import arguments
 from os_acc.privileged import root_folder
 
-#: Only root can write in it. Root creates it. It is no option, because a
+#: Only root can write in it. Root creates it. It is not an option, because a
 #: caller must not choose it. It is not in /run, which is in memory.
 DIRECTORY = '/var/lib/os-acc-images'
 
@@ -54,7 +54,7 @@ def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
 
     :returns: its real path, and the open file
     :raises BitstreamError: if it is in none of them, or cannot be opened
-    :raises InvalidRequest: if the path is no text
+    :raises InvalidRequest: if the path is not a text
     """
     if not isinstance(path, str):
         arguments.refuse('path', path, 'the path of a bitstream')
@@ -78,7 +78,7 @@ def made(file: BinaryIO, name: str, digest: str) -> Iterator[Copy]:
     :param digest: the image's SHA-256
     :raises BitstreamError: if the image has another checksum or is too large,
         or the disk is full
-    :raises PrivilegeError: if others than root can write to the directory
+    :raises PrivilegeError: if users other than root can write to the directory
     """
     sweep()
     with contextlib.ExitStack() as stack:

@@ -24,7 +24,7 @@ from os_acc.privileged import offers
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
 
-# objects.device.PROGRAMMING_SINGLE. To import that module would load
+# objects.device.PROGRAMMING_SINGLE. Importing that module would load
 # oslo.versionedobjects, and with it oslo.messaging, into the daemon.
 _SINGLE = 'single'
 

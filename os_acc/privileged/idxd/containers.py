@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May a container get a work queue, as root? See container_offers."""
+"""Whether a container may get a work queue, as root: see container_offers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     """Check that a VAN has a work queue, and that its file is what it was.
 
     :returns: the entry of device_spec for it; None: none names it any more
-    :raises DeviceNotFound: if it has not, or the file is another one now
+    :raises DeviceNotFound: if it does not, or the file is a different one now
     """
     address, number = idxd_names.parse(handle.name)
     function = arguments.there(address)

@@ -3,7 +3,7 @@
 """Setting up and disabling devices of Intel DSA and IAA, as root.
 
 A device is set up with the first work queue that a VAN gets, and disabled with
-the last one. One that os-acc apply keeps is set up before, and stays enabled.
+the last one. One that os-acc apply keeps is set up earlier, and stays enabled.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _keep(function: pci.Function, deadline: waiting.Deadline) -> bool:
     try:
         start(function, wanted, deadline, kept=True)
     except exception.ExceptionBase:
-        # This undoes what of it was done.
+        # This undoes what was done of it.
         if idxd_notes.layout_of(function) is None and earlier is not None:
             start(function, earlier, deadline, was_kept)
         raise
@@ -114,9 +114,10 @@ def _wanted(function: pci.Function, set_up: bool) -> idxd_availability.Layout:
 
 
 @context.entry
-def let_go(address: str, seconds: float) -> None:
+def let_go(address: str, seconds: float) -> bool:
     """End what keep() has begun: the device is disabled with its last VAN.
 
+    :returns: False: there was nothing to do
     :raises DeviceNotFound: if there is no such function
     :raises DeviceError, Timeout: if it cannot be disabled
     """
@@ -124,13 +125,15 @@ def let_go(address: str, seconds: float) -> None:
     seconds = arguments.seconds(seconds)
     deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
+    def act() -> bool:
         with operation_lock.held(function.path, deadline.left(0.5)):
+            before = records.idxd_devices.read(address)
             # Also after an earlier call that was interrupted.
             _mark(function, False)
             stop(function, deadline)
+            return records.idxd_devices.read(address) != before
 
-    waiting.at_most(
+    return waiting.at_most(
         act, seconds, f'the work queues of PCI function {address} to be undone'
     )
 
@@ -190,7 +193,7 @@ def stop(function: pci.Function, deadline: waiting.Deadline) -> None:
     device = idxd_setup.read(function.address)
     others = idxd_setup.changed_by_others(device, layout)
     if others:
-        # To disable it would undo that. From now on, the device is theirs.
+        # Disabling it would undo that. From now on, it is their device.
         LOG.warning(
             '%s (%s) stays enabled, because somebody else has configured it: '
             '%s',

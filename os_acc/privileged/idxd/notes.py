@@ -58,7 +58,7 @@ def settings_of(
 
 
 def check_note(function: pci.Function, name: str, van: str) -> None:
-    """Check that no other VAN has a work queue, also since before a reboot.
+    """Check that no other VAN has a work queue, even from before a reboot.
 
     The record does not survive a reboot, the notes do. A note of another
     device that had the address does not count.
@@ -80,7 +80,7 @@ def check_note(function: pci.Function, name: str, van: str) -> None:
 def note(
     function: pci.Function, name: str, van: str, settings: spec_idxd.Queues
 ) -> None:
-    """Note that a VAN has a work queue. It tells one VAN from another."""
+    """Note which VAN has a work queue."""
     notes.note(
         notes.IDXD,
         name,
@@ -211,7 +211,7 @@ def in_use(function: pci.Function) -> bool:
 def vans(function: pci.Function) -> dict[str, str]:
     """Which VANs have work queues of a device, by the names of these.
 
-    Also those that have had them since before a reboot.
+    Including the VANs that got them before a reboot.
     """
     found = {}
     for kind, name in notes.of_device(function.address):
@@ -251,7 +251,7 @@ def users(name: str, van: str) -> list[str]:
     files, places = _files_of(name, van)
     is_mine = queue is not None and has(queue, van)
     if now is not None:
-        # The kernel gives no number away while a program has it open.
+        # The kernel does not reuse a number while a program has it open.
         files = {each for each in files if each.number != now.number}
         if is_mine:
             files.add(now)

@@ -3,8 +3,8 @@
 """Enabling and disabling work queues of Intel DSA and IAA, as root.
 
 The settings come from device_spec as root reads it, or from the note of a VAN
-that has had the work queue since before. The record says what os-acc has set:
-on the device, and on each work queue.
+that already has the work queue. The record says what os-acc has set: on the
+device, and on each work queue.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _enable(
     assert queue is not None
     label = idxd_names.label_of(van)
     if not queue.is_enabled:
-        # A program may have it open since before somebody else disabled it.
+        # A program may have opened it before somebody else disabled it.
         _check_closed(name, van)
         if mine is None:
             before = idxd_setup.before(queue)
@@ -162,8 +162,9 @@ def disable(
     _wait_until_closed(name, van_uuid, release_seconds)
     function = pci.find(address)
     if function is None or idxd.find(address) is None:
-        # The kernel has forgotten its work queues. Only what is noted of this
-        # one goes: other VANs may need theirs when the device is back.
+        # The kernel has forgotten its work queues. Delete only the note and
+        # the records of this one: other VANs may need theirs when the device
+        # is back.
         idxd_notes.forget(name, van_uuid, notes.Cleaned.GONE)
         return True
     path = function.path

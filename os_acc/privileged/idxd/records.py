@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of work queues: see undo_log."""
+"""What an undo needs to know about work queues: see undo_log."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class IdxdFiles(undo_log.Record):
     The kernel forgets who has a work queue open when it is disabled, and gives
     it another number when it is enabled again.
 
-    :ivar files: path, major number, minor number and, as
-        open_files.place_of() says it, the place of each
+    :ivar files: path, major number, minor number and place of each; the place
+        is what open_files.place_of() returns
     """
 
     van: str

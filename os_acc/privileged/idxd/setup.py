@@ -17,7 +17,7 @@ from os_acc.kernel import sysfs
 from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import rules as idxd_availability
 
-# What a write of white space makes of name and driver_name: sysfs.c strips it.
+# Writing white space empties name and driver_name: sysfs.c strips it.
 _EMPTY = '\n'
 
 # The files of a work queue that have a value before os-acc writes them. The
@@ -224,7 +224,7 @@ def reset(
     """Undo configure() on a work queue that is disabled.
 
     :param earlier: what before() has found
-    :param mode: which mode it has until it gets a program
+    :param mode: the mode of a queue that is not configured for a program
     :raises DeviceError: if the kernel refuses
     """
     if queue.threshold:

@@ -119,12 +119,12 @@ def restore(address: str, to: vfio.Binding, seconds: float) -> None:
 
 
 def rebind(address: str, driver: str, seconds: float) -> None:
-    """Take a function from its driver and give it back, which resets it.
+    """Unbind a function from its driver and bind it again, which resets it.
 
     It need not be bound when it is called: an earlier call may have ended in
     between.
 
-    :param driver: the driver, which is not another one than it is bound to
+    :param driver: the driver; the function must not be bound to another one
     :raises DeviceError: if the kernel refuses
     :raises Timeout: if the driver does not bind it again
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know of mdevs and vGPU types: see undo_log."""
+"""What an undo needs to know about mdevs and vGPU types: see undo_log."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""May a container get an NPU, as root? See container_offers."""
+"""Whether a container may get an NPU, as root: see container_offers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     """Check that a VAN has an NPU, and that its files are what they were.
 
     :returns: the entry of device_spec for it; None: none names it any more
-    :raises DeviceNotFound: if it has not, or a file is another one now
+    :raises DeviceNotFound: if it does not, or a file is a different one now
     """
     address = npu_names.parse(handle.name)
     function = arguments.there(address)

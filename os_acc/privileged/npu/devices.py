@@ -3,8 +3,8 @@
 """Giving NPUs to VANs and resetting them, as root.
 
 The settings come from device_spec as root reads it, or from the note of a VAN
-that has had the NPU since before. Between two VANs the kernel driver is
-unbound and bound again, so that it starts the device anew.
+that already has the NPU. Between two VANs the kernel driver is unbound and
+bound again, so that it starts the device anew.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _take(
     owner = file_owners.Owner(settings.owner, settings.group, settings.mode)
     for node in nodes:
         file_owners.give(node, name, owner)
-    # Who has opened a file before its owner was changed keeps it.
+    # A process that opened a file before its owner was changed keeps it.
     try:
         _check_unused(function)
     except exception.DeviceBusy:
@@ -133,8 +133,8 @@ def give_back(
     """Clean and reset an NPU, restore its files and delete the note.
 
     It does nothing if no VAN has the NPU. device_spec need not offer it any
-    more: the note says who has it. A function that is gone, and another one
-    that has its address by now, is left alone.
+    more: the note says who has it. A function that is gone is left alone, and
+    so is another one that has its address now.
 
     :param address: of the PCI function, which need not be there
     :param instance_uuid: the instance that has had it
@@ -169,7 +169,8 @@ def give_back(
 
         def act() -> list[str]:
             left = file_owners.restore(name)
-            wait(0.0)  # who has opened it since the first look keeps it
+            # A process that opened it since the first check keeps it.
+            wait(0.0)
             if cleaned is not notes.Cleaned.GONE:
                 _reset(address, deadline)
             npu_notes.forget(address, cleaned)
@@ -219,7 +220,7 @@ def _reset(address: str, deadline: waiting.Deadline) -> None:
     if driver is None:
         raise exception.DeviceError(
             device=npu_rules.label(address),
-            reason='it is bound to no driver, and its note does not say to '
-            'which it was: bind it, and run os-acc recover',
+            reason='it is bound to no driver, and its note does not '
+            'name its earlier driver: bind it, and run os-acc recover',
         )
     resets.run(pci.get(address), driver, deadline.left())

@@ -51,7 +51,7 @@ def find(address: str, ids: str | None = None) -> Npu | None:
 
 
 def is_given(function: pci.Function) -> bool:
-    """Whether a VAN has an NPU since before.
+    """Whether a VAN already has an NPU.
 
     A note of another device that had the address does not count.
     """

@@ -2,7 +2,7 @@
 
 """The reset of an NPU: its driver is unbound and bound again, as root.
 
-The record says that a reset has begun. Whoever comes next completes it, if the
+The record says that a reset has begun. The next caller completes it, if the
 process has died in between.
 """
 

@@ -117,7 +117,7 @@ class _Drive:
     def empty(self, deadline: _Deadline, tell: Tell) -> verification.Emptied:
         controller = self._controller
         if self._sanitizes:
-            # One that was begun before this process goes on: let it end.
+            # A Sanitize that an earlier process began goes on: let it end.
             self._wait_sanitized(deadline, tell)
         before = self._namespaces()
         with self._attached(before):
@@ -228,7 +228,7 @@ class _Drive:
 
     @contextlib.contextmanager
     def _attached(self, there: verification.Namespaces) -> Iterator[None]:
-        """Attach what a guest has detached, for as long as it is erased."""
+        """Attach what a guest has detached, while it is erased."""
         active = self._list(active=True)
         data = commands.controller_list(self._data.id)
         with contextlib.ExitStack() as stack:

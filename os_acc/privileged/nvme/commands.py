@@ -118,10 +118,10 @@ def sanitize_status() -> Command:
 
 
 def sanitize(action: int) -> Command:
-    """Erase the whole NVM subsystem. It goes on after the command ends.
+    """Erase the whole NVM subsystem. The erase goes on after the command ends.
 
-    A failed one leaves the restricted failure mode (AUSE is 0), which the next
-    one may leave.
+    After a failed one, the restricted failure mode (AUSE is 0) stays until the
+    next one.
     """
     return Command('Sanitize', SANITIZE, cdw10=action)
 

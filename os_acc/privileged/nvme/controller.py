@@ -35,7 +35,7 @@ _METADATA_SIZE = _PAGE // 2
 #: The most bytes that one command transfers.
 TRANSFER = function.MEMORY - _DATA * _PAGE
 
-#: Seconds that a command may take that erases nothing.
+#: Seconds that a command that erases nothing may take.
 COMMAND_SECONDS = 30.0
 
 _SPIN = 0.002  # seconds of polling without a pause
@@ -117,7 +117,7 @@ class Controller:
         self._queues = [queue]
 
     def stop(self) -> None:
-        """Disable the controller, so that it uses the memory no more."""
+        """Disable the controller, so that it no longer uses the memory."""
         self._queues = []
         self._reset()
 

@@ -3,7 +3,7 @@
 """Access to a PCI function that is bound to VFIO: registers and DMA.
 
 Only the interface of IOMMU groups is used (/dev/vfio/GROUP, type 1 IOMMU):
-see include/uapi/linux/vfio.h and Documentation/driver-api/vfio.rst of Linux.
+see include/uapi/linux/vfio.h and Documentation/driver-api/vfio.rst in Linux.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Unsupported(exception.DeviceError):
 
 
 class Access(Protocol):
-    """What the controller needs of a function.
+    """What the controller needs from a function.
 
     :ivar memory: a mutable sequence of MEMORY bytes, read and written by DMA
     :ivar iova: the address of the memory as the function sees it
@@ -83,7 +83,7 @@ class Access(Protocol):
 class Function:
     """An Access to a real function.
 
-    :param device: the function's file of VFIO
+    :param device: the function's VFIO file
     :param iova: where the function sees the memory
     """
 

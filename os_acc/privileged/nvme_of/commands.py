@@ -2,7 +2,7 @@
 
 """os-brick's NVMe-oF connector in the privileged daemon, and its commands.
 
-os-brick would run its commands in a daemon of its own. It runs them by a
+os-brick would run its commands in a daemon of its own. It runs them through a
 function that its caller can replace (the parameter ``execute`` of its
 connectors), so here they run in os-acc's daemon, with os-acc's deadlines. The
 same function adds to ``nvme connect`` what os-brick cannot say:
@@ -59,7 +59,7 @@ class Commands:
     :param held: locks that the commands inherit, see command.run()
     :param host_id: for ``nvme connect``
     :param config: a JSON file for ``nvme connect``; None: none
-    :ivar failure: what the last command said that failed; empty: none has
+    :ivar failure: the output of the last command that failed; empty: none has
     """
 
     def __init__(
@@ -154,10 +154,11 @@ def connector(commands: Commands, multipath: bool) -> Any:
 
 
 def _set_lock_path(conf: cfg.ConfigOpts) -> None:
-    """Have os-brick lock in a directory of root's.
+    """Make os-brick keep its lock files in a directory of root's.
 
     In the directory of Nova's locks, root would make files that Nova cannot
-    open. The two need no common lock, because they connect by other host NQNs.
+    open. The two need no common lock, because they connect with different host
+    NQNs.
     """
     os.close(root_folder.open_directory('os-brick'))
     path = f'{root_folder.PATH}/os-brick'
@@ -169,7 +170,7 @@ def _set_lock_path(conf: cfg.ConfigOpts) -> None:
 
 
 def check_secrets(device: str) -> None:
-    """Check that the kernel knows what a secret is.
+    """Check that the kernel supports secrets.
 
     Another kernel would write the secret to its log, as an option that it does
     not know: nvmf_parse_options() in drivers/nvme/host/fabrics.c.
@@ -196,10 +197,10 @@ def secret_config(
 ) -> Iterator[str | None]:
     """Make a file for ``nvme connect`` that contains a host's secret.
 
-    :param path: the file with the secret; None: there is no secret
+    :param path: the file with the secret; None: there is none
     :returns: the path of the file, which only root can open; None: none
-    :raises InvalidRequest: if others than root could read or write the secret,
-        or it is malformed. The error does not contain it
+    :raises InvalidRequest: if users other than root could read or write the
+        secret, or it is malformed. The error does not contain it
     """
     if path is None:
         yield None

@@ -36,7 +36,7 @@ from os_acc.privileged.nvme_of import records
 LOG = logging.getLogger(__name__)
 
 _LOCK = 'nvme-of'
-# Seconds that udev and others may have a namespace open that is to be
+# Seconds that udev and others may keep open a namespace that is to be
 # disconnected.
 _BRIEFLY = 3.0
 
@@ -129,18 +129,18 @@ def _remember(
     known = records.connections.read(name)
     host = nvme_of.host_nqn(instance_uuid)
     before = {each.portal for each in nvme_of.controllers(target.nqn, host)}
-    ours = [] if known is None else known.portals
+    portals = [] if known is None else known.portals
     for portal in target.portals:
         values = list(dataclasses.astuple(portal))
-        if portal not in before and values not in ours:
-            ours = [*ours, values]
+        if portal not in before and values not in portals:
+            portals = [*portals, values]
     names = [] if known is None else known.namespaces
     records.connections.write(
         name,
         records.Connection(
             nqn=target.nqn,
             instance=instance_uuid,
-            portals=ours,
+            portals=portals,
             namespaces=[*(each for each in names if each != wwn), wwn],
         ),
     )
@@ -214,7 +214,7 @@ def _end_unused(
 ) -> None:
     """End the connections that no namespace of their instance needs.
 
-    :param instance_uuid: only for this instance a failure is an error. What
+    :param instance_uuid: a failure is an error only for this instance. What
         another one has left is tried again next time
     """
     for name, known in _records():
@@ -232,7 +232,7 @@ def _end_unused(
 def _end(known: records.Connection, deadline: waiting.Deadline) -> bool:
     """End the connections of a record.
 
-    :returns: False if somebody uses another namespace by one of them
+    :returns: False if somebody uses another namespace through one of them
     """
     host = nvme_of.host_nqn(known.instance)
     complete = True
@@ -283,7 +283,7 @@ def _end_one(
 
 
 def _is_there(controller: nvme_of.Controller) -> bool:
-    """Whether a connection is there, and its name is not another one's now.
+    """Whether a connection is still there, and not another one of its name.
 
     The kernel gives the name of a connection that has ended to the next one.
     """
@@ -296,7 +296,7 @@ def _is_there(controller: nvme_of.Controller) -> bool:
 def _use(
     controller: nvme_of.Controller, deadline: waiting.Deadline
 ) -> str | None:
-    """What a connection is used for, beside what os-acc has released.
+    """What a connection is used for, apart from what os-acc has released.
 
     A namespace that another living connection reaches does not need this one.
     """

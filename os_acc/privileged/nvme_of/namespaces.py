@@ -56,7 +56,7 @@ def connect(
     :param seconds: for the connection; emptying it takes its own time
     :param fast_io_fail: see nvme_of_connections.connect()
     :raises DeviceNotFound: if device_spec does not offer the namespace, and
-        the instance does not have it since before
+        the instance does not already have it
     :raises DeviceBusy: if another instance or a process has it
     :raises DeviceInUseByHost: if the host uses it
     :raises DeviceError, InvalidRequest, Timeout: see
@@ -246,8 +246,8 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
     udev has it open for a moment after it was connected, and QEMU for a while
     after it has reported the disk as removed.
 
-    :param ended: whether the connection ends then. If it is lost, it is not
-        awaited that nobody reads
+    :param ended: whether the connection ends then. If it is lost, this does
+        not wait until nobody reads
     :raises DeviceBusy: if somebody still has it open
     :raises DeviceInUseByHost: if the host uses it
     """
@@ -297,7 +297,7 @@ def _erase(wwn: str, lock: int) -> None:
     """Overwrite a namespace with zeroes.
 
     blkdiscard opens it exclusively, so it fails if the host uses it. It uses
-    Write Zeroes of NVMe if the target has it (BLKZEROOUT in block/ioctl.c).
+    NVMe's Write Zeroes if the target has it (BLKZEROOUT in block/ioctl.c).
 
     :raises CleaningFailed: if that fails, or takes too long
     """

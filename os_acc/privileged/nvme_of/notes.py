@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which instance has had a namespace last, by a note that survives a reboot.
+"""Which instance had a namespace last, by a note that survives a reboot.
 
 There is a note from before an instance gets a namespace until the namespace
 was released, and emptied if os-acc is to empty it. A note that is not "given"

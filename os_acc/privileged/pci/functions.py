@@ -207,7 +207,7 @@ def clean(
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
         the host
     :raises DeviceNotFound: if device_spec does not offer it as a whole, no VAN
-        has it since before, and take() has not changed it
+        already has it, and take() has not changed it
     :raises CleaningFailed: if it could not be cleaned
     """
     function = arguments.there(address)

@@ -169,6 +169,16 @@ def _set(
     if changes.get('trusted'):
         # It stays allowed for this VAN if device_spec is changed.
         function_notes.note_trusted(function)
+    _change(place, changes, now, seconds)
+
+
+def _change(
+    place: network.VFPort,
+    changes: dict[str, Any],
+    now: dict[str, Any],
+    seconds: float,
+) -> None:
+    """Make settings, and see that they were made."""
     for name, value in changes.items():
         if now[name] != value:
             _write(place, name, value, seconds)
@@ -179,6 +189,20 @@ def _set(
                 place,
                 f'{name} is {now[name]} after it was set to {value}',
             )
+
+
+def set_new(
+    function: pci.Function, wanted: Mapping[str, Any], seconds: float
+) -> None:
+    """Set up a VF that was just made. Nothing of it is to be restored.
+
+    :param wanted: as for set_port(); the caller has it from device_spec
+    :raises DeviceError: if the PF's driver refuses
+    :raises DeviceError, DeviceNotFound: see network.vf_port()
+    """
+    changes = _checked('vf_settings', wanted)
+    place = network.vf_port(function)
+    _change(place, changes, _read(place), seconds)
 
 
 def _remember(

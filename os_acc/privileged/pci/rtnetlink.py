@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 
-"""The settings of VFs that a PF makes, read and written by rtnetlink(7).
+"""The settings of VFs that are made on a PF: read and written by rtnetlink(7).
 
 pyroute2 is needed for NICs only (the extra ``nic``), so it is imported where
 it is used.

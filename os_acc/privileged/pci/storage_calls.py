@@ -46,5 +46,5 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
 
 @context.entry
 def cleaning_progress(address: str) -> tuple[float | None, str] | None:
-    """How far pci.clean() is with emptying a function; None: not at work."""
+    """How far pci.clean() has emptied a function; None: it is not doing so."""
     return storage.progress(arguments.function(address).address)

@@ -21,7 +21,7 @@ from os_acc.privileged import device_users
 from os_acc.privileged import offers
 from os_acc.spec import device_spec
 
-# That somebody uses a function, beside the host itself.
+# The reasons that somebody other than the host itself uses a function.
 _USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)
 
 
@@ -57,7 +57,7 @@ def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
 
 
 def idle(names: Iterable[str]) -> list[pci.Function]:
-    """Those of some functions that os-acc could take as well.
+    """Find the functions in a list that os-acc could take, too.
 
     device_spec offers them, and the host does not use them, whatever driver
     they have.

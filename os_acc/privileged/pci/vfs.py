@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from os_acc import exception
 from os_acc.availability import vf_availability
 from os_acc.deadlines import waiting
@@ -17,6 +19,7 @@ from os_acc.privileged import offers
 from os_acc.privileged import undo_log
 from os_acc.privileged import vf_cards
 from os_acc.privileged.kernel import vf_number
+from os_acc.privileged.pci import network
 from os_acc.privileged.pci import records
 from os_acc.spec import device_spec
 
@@ -25,8 +28,8 @@ from os_acc.spec import device_spec
 def create_vfs(pf: str, number: int, seconds: float) -> None:
     """Create the VFs that device_spec sets for a PF that has none.
 
-    :param number: num_vfs of the PF's entry of device_spec. If it has none
-        any more, as many as were made for the VANs that have VFs of the PF
+    :param number: num_vfs of the PF's entry of device_spec, or as many as were
+        made for the VANs that have VFs of the PF
     :raises DeviceNotFound: as offers.vfs_entry
     :raises InvalidRequest: if it is another number
     :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
@@ -47,7 +50,7 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
                 raise exception.DeviceBusy(
                     device=f'PF {pf}', reason=f'it has {there} VFs'
                 )
-            _make(function, spec, number, deadline)
+            _make(function, spec, number, _settings(spec, number), deadline)
 
     waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be created')
 
@@ -56,10 +59,12 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
 def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
     """Give a PF as many VFs as device_spec sets, in place of those it has.
 
-    It takes away only VFs that create_vfs() has made and nobody uses. If the
-    new ones cannot be made, it makes those of before again.
+    If they are as many, but do not have the vf_settings of device_spec, they
+    are made anew, too. It takes away only VFs that create_vfs() has made and
+    nobody uses. If the new ones cannot be made, it makes the previous ones
+    again.
 
-    :returns: clauses that say why the VFs of before stay; empty if it has the
+    :returns: clauses that say why the previous VFs stay; empty if it has the
         number now
     :raises: as create_vfs
     """
@@ -73,16 +78,18 @@ def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
 
     def act() -> list[str]:
         with function_notes.locked(function, deadline.left(0.5)):
-            before = sriov.count(pf)
-            if before == number:
+            before, known = sriov.count(pf), undo_log.vfs.read(pf)
+            had = known.settings if known is not None else []
+            wanted = _settings(spec, number)
+            if before == number and had == wanted:
                 return []
             if stay := _remove_vfs(pci.get(pf), deadline):
                 return stay
             try:
-                _make(function, spec, number, deadline)
+                _make(function, spec, number, wanted, deadline)
             except exception.ExceptionBase:
                 if before:
-                    _make(function, None, before, deadline)
+                    _make(function, None, before, had, deadline)
                 raise
             return []
 
@@ -93,9 +100,13 @@ def _make(
     function: pci.Function,
     spec: device_spec.Spec | None,
     number: int,
+    settings: list[dict[str, Any]],
     deadline: waiting.Deadline,
 ) -> None:
-    """Make the VFs of a PF that has none. Its lock is held."""
+    """Make the VFs of a PF that has none. Its lock is held.
+
+    :param settings: of each VF, if its PF sets something for it
+    """
     pf = function.address
     for obstacle in vf_availability.vfs_obstacles(pci.get(pf), spec=spec):
         raise obstacle.error()
@@ -107,6 +118,37 @@ def _make(
     for card in vf_cards.ALL:
         card.before_vfs(pci.get(pf), number, deadline.left(0.5))
     vf_number.create(pf, number, deadline.left())
+    if not settings:
+        return
+    try:
+        for vf, wanted in zip(pci.get(pf).vf_addresses, settings, strict=True):
+            network.set_new(pci.get(vf), wanted, deadline.left())
+    except exception.ExceptionBase:
+        _remove_vfs(pci.get(pf), deadline)
+        raise
+    # Not before: VFs of a call that was interrupted are made anew.
+    undo_log.vfs.write(pf, undo_log.Vfs(number, before, settings))
+
+
+def _settings(spec: device_spec.Spec, number: int) -> list[dict[str, Any]]:
+    """What each of so many VFs of a PF has while it serves no port."""
+    if spec.vf_settings is None:
+        return []
+    return [spec.vf_settings.of_vf(each) for each in range(number)]
+
+
+@context.entry
+def settings_of_vfs(pf: str) -> list[dict[str, Any]]:
+    """What was set for the VFs of a PF when os-acc made them in this boot.
+
+    :returns: for each VF, by the names of rtnetlink.SETTINGS; empty: nothing
+        was set, or somebody else has made them
+    """
+    arguments.there(pf)
+    known = undo_log.vfs.read(pf)
+    if known is None or known.number != sriov.count(pf):
+        return []
+    return known.settings
 
 
 @context.entry

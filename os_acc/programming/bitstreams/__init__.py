@@ -91,13 +91,14 @@ def fetched(
             bitstream=bitstream_reference.masked(reference),
             reason=download.describe(err),
         ) from err
-    there = source.function_id
+    found_function = source.function_id
     if function_id is not None and (
-        there is not None and not forms.same_function(there, function_id)
+        found_function is not None
+        and not forms.same_function(found_function, function_id)
     ):
         raise exception.BitstreamError(
             bitstream=source.label,
-            reason=f'its function is {there}, expected {function_id}',
+            reason=f'its function is {found_function}, expected {function_id}',
         )
     signature = source.signature()
     with cache.held(
@@ -110,7 +111,7 @@ def fetched(
     ) as (path, digest):
         if signature is not None:
             signature.check(path)
-        yield Bitstream(path, digest, there)
+        yield Bitstream(path, digest, found_function)
 
 
 @contextlib.contextmanager
@@ -118,7 +119,7 @@ def local(reference: str | None) -> Iterator[Bitstream | None]:
     """Provide a bitstream that is a file of this host, and download nothing.
 
     :param reference: as for fetched()
-    :returns: None: the reference is no path
+    :returns: None: the reference is not a path
     :raises InvalidRequest, BitstreamError: as fetched()
     """
     parsed = None

@@ -240,7 +240,7 @@ def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def _talking(label: str) -> Iterator[None]:
-    """Turn openstacksdk's errors into ours, network errors into OSError."""
+    """Turn openstacksdk's errors into BitstreamError or TemporaryFailure."""
     from keystoneauth1 import exceptions as keystone
     from openstack import exceptions as sdk
 

@@ -42,7 +42,7 @@ class Signature:
     def check(self, path: str) -> None:
         """Verify the signature of a file. It can be called once.
 
-        :raises BitstreamError: if the file was not signed so
+        :raises BitstreamError: if the signature does not match the file
         """
         from cryptography import exceptions
 
@@ -66,7 +66,7 @@ def of_image(
     :param auth: the plugin of keystoneauth that authenticates to the key
         manager
     :param label: the name of the bitstream in errors
-    :returns: None if verify_signatures does not demand that it is verified
+    :returns: None if verify_signatures does not require its verification
     :raises BitstreamError: if the image must have a signature and has none,
         if the signature is incomplete, or if its certificate is unavailable
         or not trusted
@@ -75,8 +75,8 @@ def of_image(
     conf = cfg.CONF[options.GROUP]
     if conf.verify_signatures == options.OFF:
         return None
-    given = {name: str(image.get(name) or '') for name in PROPERTIES}
-    missing = [name for name, value in given.items() if not value]
+    properties = {name: str(image.get(name) or '') for name in PROPERTIES}
+    missing = [name for name, value in properties.items() if not value]
     if len(missing) == len(PROPERTIES):
         if conf.verify_signatures != options.REQUIRED:
             return None
@@ -91,7 +91,7 @@ def of_image(
             'its signature is incomplete, because it does not have the '
             f'properties {", ".join(missing)}',
         )
-    if forms.uuid(given[_CERTIFICATE]) is None:
+    if forms.uuid(properties[_CERTIFICATE]) is None:
         raise _failed(label, f'its {_CERTIFICATE} is not a UUID')
     trusted = conf.trusted_certificates
     if not trusted:
@@ -101,7 +101,7 @@ def of_image(
             'trusted_certificates is empty',
         )
     verifier = waiting.at_most(
-        functools.partial(_verifier, given, trusted, auth, label),
+        functools.partial(_verifier, properties, trusted, auth, label),
         conf.stall_timeout,
         f'the key manager to return the certificates of {label}',
     )
@@ -109,7 +109,7 @@ def of_image(
 
 
 def _verifier(
-    given: Mapping[str, str], trusted: list[str], auth: Any, label: str
+    properties: Mapping[str, str], trusted: list[str], auth: Any, label: str
 ) -> Any:
     try:
         from cursive import certificate_utils
@@ -127,9 +127,9 @@ def _verifier(
     # castellan's BarbicanKeyManager calls it, if the context has it.
     context.get_auth_plugin = lambda: auth
     try:
-        verifier = signature_utils.get_verifier(context=context, **given)
+        verifier = signature_utils.get_verifier(context=context, **properties)
         certificate_utils.verify_certificate(
-            context, given[_CERTIFICATE], trusted
+            context, properties[_CERTIFICATE], trusted
         )
     except Exception as err:
         # cursive and the drivers of castellan do not say what they raise.

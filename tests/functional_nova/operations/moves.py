@@ -38,6 +38,8 @@ class MovesTest(base.OperationsTest):
 
     HOSTS = ()
     BOTH = ('compute1', 'compute2')
+    #: What the VFs are bound to while a guest has them.
+    VFIO_DRIVER = 'vfio-pci'
 
     def setUp(self) -> None:
         super().setUp()
@@ -191,7 +193,7 @@ class MovesTest(base.OperationsTest):
         self.assertTrue(guest.isActive())
         self.assertEqual(number, len(guest._def['devices']['hostdevs']))
         for _, address in found:
-            self.assertEqual('vfio-pci', self.kernel.driver_of(address))
+            self.assertEqual(self.VFIO_DRIVER, self.kernel.driver_of(address))
             self.assertEqual(self.pf(host)[:-1], address[:-1])
         expected = {self.pf(host): {CLASS: number}} if number else {}
         self.assertEqual(expected, self.allocated(server))

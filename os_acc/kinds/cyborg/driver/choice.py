@@ -22,17 +22,19 @@ from os_acc.programming import pending
 
 
 def ranked(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     devices: Sequence[cyborg_listing.Found],
     request: objects.AcceleratorRequest,
 ) -> list[cyborg_listing.Found]:
     """Sort devices: those with the function first, those in use last."""
-    pools = by.journal.pools()
-    return sorted(devices, key=lambda found: rank(by, found, request, pools))
+    pools = driver.journal.pools()
+    return sorted(
+        devices, key=lambda found: rank(driver, found, request, pools)
+    )
 
 
 def rank(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     found: cyborg_listing.Found,
     request: objects.AcceleratorRequest,
     pools: Iterable[dict[str, Any]] | None = None,
@@ -43,12 +45,12 @@ def rank(
     """
     if not found.programmable:
         return 0
-    slot = cyborg_program.slot_as_found(by, found)
+    slot = cyborg_program.slot_as_found(driver, found)
     return slot.rank(programming.Wanted.by(request), pools)
 
 
 def changes(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     found: cyborg_listing.Found,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
@@ -58,17 +60,19 @@ def changes(
     The device's lock is held.
     """
     return found.programmable and pending.changes(
-        cyborg_program.slot_as_found(by, found), van.uuid, request.function_id
+        cyborg_program.slot_as_found(driver, found),
+        van.uuid,
+        request.function_id,
     )
 
 
 def free_handles(
-    by: driver.DriverBase, found: cyborg_listing.Found, van: objects.VAN
+    driver: driver.DriverBase, found: cyborg_listing.Found, van: objects.VAN
 ) -> list[objects.AttachHandle]:
     """List the handles of a device that no VAN has. The lock is held."""
-    taken, mdevs = _taken(by)
+    taken, mdevs = _taken(driver)
     free = [
-        # Of a card of Xilinx, the user function.
+        # For a Xilinx card, the user function.
         handles[-1]
         for handles in found.accelerators
         if not any(each.identity in taken for each in handles)
@@ -82,7 +86,7 @@ def free_handles(
 
 
 def check_siblings(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     found: cyborg_listing.Found,
     handle: objects.AttachHandle,
@@ -94,7 +98,7 @@ def check_siblings(
     """
     theirs = set(siblings(found, handle))
     # A VAN of another driver has them on another device.
-    for each in by.handles():
+    for each in driver.handles():
         if each.handle in theirs and each.instance_uuid != van.instance_uuid:
             raise exception.DeviceBusy(
                 device=handle.identity,
@@ -130,11 +134,11 @@ def siblings(
 
 
 def _taken(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
 ) -> tuple[frozenset[str], collections.Counter[str]]:
     """List the handles that VANs have, and count the mdevs by parent."""
     taken, mdevs = set(), collections.Counter[str]()
-    for each in by.handles():
+    for each in driver.handles():
         if each.handle is None:
             continue
         taken.add(each.handle)

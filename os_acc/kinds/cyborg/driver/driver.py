@@ -345,7 +345,6 @@ class CyborgDriver(driver.DriverBase):
                 raise choosing.SearchEnds(err) from err
 
         choosing.choose(
-            self,
             van,
             request,
             itertools.chain(cyborg_choice.ranked(self, fits, request), later),
@@ -364,7 +363,7 @@ class CyborgDriver(driver.DriverBase):
         found: cyborg_listing.Found,
         handle: objects.AttachHandle,
     ) -> None:
-        """Claim a handle that is free still."""
+        """Claim a handle that is still free."""
         with self.lock(found.parent):
             free = cyborg_choice.free_handles(self, found, van)
             if handle.identity not in [each.identity for each in free]:

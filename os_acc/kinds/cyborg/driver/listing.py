@@ -45,8 +45,8 @@ class Found:
     :ivar programmable: whether the driver can program it
     :ivar handles: its PCIHandles and TestHandles
     :ivar accelerators: the same handles by accelerator, as Placement counts
-        them. An accelerator can have several: a card of Xilinx has a
-        management function and a user function
+        them. An accelerator can have several: a Xilinx card has a management
+        function and a user function
     :ivar mdevs: how many mediated devices of each type it can have
     """
 

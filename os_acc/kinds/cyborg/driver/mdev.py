@@ -38,7 +38,7 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     wanted = mdev_handles.mdev_of(handle)
     if van.device is None:
         device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
-    # Otherwise the VAN has had it since before, and keeps it.
+    # Otherwise the VAN already has it, and keeps it.
     kind = mdev_types.type_of(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:

@@ -19,8 +19,8 @@ LOG = logging.getLogger(__name__)
 FIRST_LINES = 200
 #: Bytes of one line in the log. A longer line is logged in parts.
 LINE_BYTES = 1000
-#: After the first lines, only the end of the output is logged: at most so many
-#: lines and bytes.
+#: After the first lines, only the end of the output is logged: at most this
+#: many lines and bytes.
 LAST_LINES, LAST_BYTES = 50, 4000
 
 _READ_BYTES = 65536
@@ -35,7 +35,7 @@ class Output:
 
     The thread reads until the last writer has closed the pipe, so that no
     tool waits for room in the pipe. What is over the limit is counted and
-    thrown away: it takes room neither in the memory nor in the log.
+    discarded, so that it fills neither the memory nor the log.
 
     :param reader: the descriptor of the pipe; this object closes it
     :param pid: the number of the helper process, for the log
@@ -97,7 +97,7 @@ class Output:
         return part
 
     def _log_first(self) -> None:
-        """Log the complete lines, until the call has had its number."""
+        """Log the complete lines, until the call has reached its limit."""
         place = 0
         while self._lines_left and (found := _LINE.match(self._kept, place)):
             self._log(found[0])
@@ -106,7 +106,7 @@ class Output:
         self._kept = self._kept[place:]
 
     def _leave_out(self) -> None:
-        """Throw away what is kept, except its end."""
+        """Discard what is kept, except its end."""
         over = len(self._kept) - LAST_BYTES
         if over > 0:
             self._kept = self._kept[over:]

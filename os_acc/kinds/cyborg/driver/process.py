@@ -281,12 +281,12 @@ def _read_answer(line: bytes, number: int) -> dict[str, Any]:
     """Read an answer, as helper.__main__ describes it.
 
     :param number: the id of the request
-    :raises _BadAnswer: if the line is no answer to this request
+    :raises _BadAnswer: if the line is not an answer to this request
     """
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as err:
-        raise _BadAnswer(f'no JSON: {line[:100]!r}') from err
+        raise _BadAnswer(f'not JSON: {line[:100]!r}') from err
     if not isinstance(answer, dict) or answer.get('id') != number:
         raise _BadAnswer(f'expected the id {number}: {line[:100]!r}')
     error = answer.get('error', {})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Programs devices by Cyborg's drivers, with one function per device."""
+"""Programs devices with Cyborg's drivers, with one function per device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONF = cfg.CONF
 # This driver of Cyborg does not pass the PCI domain to its tool, fpgaconf.
 _NO_DOMAIN = 'intel_fpga_driver'
 # This driver of Cyborg runs "xbmgmt program --base", which writes the card's
-# flash memory: the card has its old image until the host was switched off and
+# flash memory: the card has its old image until the host is powered off and
 # on.
 _COLD_REBOOT = 'xilinx_fpga_driver'
 
@@ -62,7 +62,7 @@ def program(
 
 
 class CyborgProgrammer(programming.Programmer):
-    """Has Cyborg's driver program a device.
+    """Lets Cyborg's driver program a device.
 
     :param source: calls Cyborg's drivers
     """
@@ -186,23 +186,23 @@ class _AsFound(programming.Programmer):
 
 
 def slot_of(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     source: cyborg_source.Source,
     found: cyborg_listing.Found,
 ) -> programming.Slot:
     """Make the slot of a device; it is always programmed as a whole."""
-    return _slot(by, found, CyborgProgrammer(found.address, source))
+    return _slot(driver, found, CyborgProgrammer(found.address, source))
 
 
 def slot_as_found(
-    by: driver.DriverBase, found: cyborg_listing.Found
+    driver: driver.DriverBase, found: cyborg_listing.Found
 ) -> programming.Slot:
     """Make a slot that only shows a device, as it was when it was found."""
-    return _slot(by, found, _AsFound(found))
+    return _slot(driver, found, _AsFound(found))
 
 
 def _slot(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     found: cyborg_listing.Found,
     programmer: programming.Programmer,
 ) -> programming.Slot:
@@ -216,7 +216,7 @@ def _slot(
     if chip is not None:
         functions.update(chip.functions)
     return programming.Slot(
-        by,
+        driver,
         found.address,
         programmer=programmer,
         chip=chip,
@@ -226,7 +226,7 @@ def _slot(
 
 
 def put_function(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     source: cyborg_source.Source,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
@@ -240,7 +240,7 @@ def put_function(
     :raises DeviceError: if the programming failed
     :raises Timeout: if others programmed the device longer than they may
     """
-    slot = slot_of(by, source, found)
+    slot = slot_of(driver, source, found)
     if slot.chip is not None:
         van.driver_data = {
             **van.driver_data,

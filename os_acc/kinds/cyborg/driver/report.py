@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the driver cyborg reports of a device that Cyborg discovered."""
+"""What the driver cyborg reports about a device that Cyborg discovered."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CONF = cfg.CONF
 
 
 def devices(
-    by: driver_base.DriverBase,
+    driver: driver_base.DriverBase,
     found: list[cyborg_listing.Found],
     holders: allocated.Holders,
 ) -> list[objects.Device]:
     """Report the devices, with the checks of os-acc.
 
-    :param by: os-acc's driver
+    :param driver: os-acc's driver
     :param found: what Cyborg's drivers discovered
     :param holders: the VANs that have handles
     """
@@ -48,9 +48,9 @@ def devices(
         device
         for each in found
         for device in choosing.report(
-            by,
+            driver,
             [each.address],
-            functools.partial(_device, by.name, each, holders, snapshot),
+            functools.partial(_device, driver.name, each, holders, snapshot),
         )
     ]
 
@@ -106,8 +106,8 @@ def _accelerator(
 ) -> objects.DeviceHandleInfo:
     """Report an accelerator by one handle, because Placement counts one.
 
-    It is the last one: of a card of Xilinx, the user function. It is free if
-    all handles of the accelerator and their siblings are.
+    It is the last one: for a Xilinx card, the user function. It is free if all
+    handles of the accelerator and their siblings are.
     """
     parts = [each.identity for each in handles]
     parts += cyborg_choice.siblings(found, handles[-1])
@@ -149,7 +149,7 @@ def _obstacles(
 def _mdev(
     found: cyborg_listing.Found, holder: allocated.Holder, region: str | None
 ) -> objects.DeviceHandleInfo:
-    """A mediated device that a VAN has; it may not be made yet."""
+    """A mediated device that a VAN has; it may not exist yet."""
     uuid = (holder.handle or '').removeprefix('mdev/')
     there = mdev.find(uuid)
     kind = there.type if there is not None else next(iter(found.mdevs), 'any')

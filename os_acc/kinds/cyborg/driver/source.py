@@ -57,7 +57,7 @@ class Source:
     def get(
         self, matches: Callable[[cyborg_listing.Found], bool], wanted: str
     ) -> cyborg_listing.Found:
-        """Give the first device that matches; discover again if none does.
+        """Return the first device that matches; discover again if none does.
 
         :param wanted: what is looked for, for the error message
         :raises DeviceNotFound: if there is none
@@ -72,7 +72,7 @@ class Source:
         )
 
     def at(self, address: str) -> cyborg_listing.Found:
-        """Give the device with an address; raises as get()."""
+        """Return the device with an address; raises as get()."""
         return self.get(lambda found: found.address == address, address)
 
     def forget(self) -> None:
@@ -121,7 +121,7 @@ class Source:
 
 
 def joined(errors: dict[str, str]) -> str:
-    """Join the errors of Cyborg's drivers to one text."""
+    """Join the errors of Cyborg's drivers into one text."""
     return '; '.join(
         f"Cyborg's {name}: {text}" for name, text in sorted(errors.items())
     )

@@ -34,7 +34,7 @@ CONF = cfg.CONF
 
 
 def claim(
-    by: driver.DriverBase, van: objects.VAN, name: str, share: str | None
+    driver: driver.DriverBase, van: objects.VAN, name: str, share: str | None
 ) -> None:
     """Give an accelerator that a request names to a VAN.
 
@@ -45,10 +45,10 @@ def claim(
     found = file_groups.find(name, specs())
     if found is None:
         raise file_availability.not_named(name).error()
-    _claim(by, van, found, share)
+    _claim(driver, van, found, share)
 
 
-def claim_again(by: driver.DriverBase, van: objects.VAN) -> None:
+def claim_again(driver: driver.DriverBase, van: objects.VAN) -> None:
     """Give a VAN the same accelerator again: after a reboot, or if lost.
 
     The numbers of its files may differ from those that it had.
@@ -73,11 +73,11 @@ def claim_again(by: driver.DriverBase, van: objects.VAN) -> None:
         and known != [each.file for each in found.own]
     ):
         allocation.check_open(file_availability.label(found), _users(known))
-    _claim(by, van, found, handle.share, before)
+    _claim(driver, van, found, handle.share, before)
 
 
 def choose(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
 ) -> None:
@@ -85,9 +85,8 @@ def choose(
 
     :raises DeviceNotFound: if there is none that can be taken
     """
-    holders = allocation.holders(by)
+    holders = allocation.holders(driver)
     choosing.choose(
-        by,
         van,
         request,
         file_groups.read(specs()),
@@ -97,10 +96,10 @@ def choose(
             and not (found.spec.shared is None and holders.of_file(found.name))
             else []
         ),
-        lambda found: _claim(by, van, found, None),
+        lambda found: _claim(driver, van, found, None),
         lambda: give_back(van, 0.0),
         'device_spec offers no such device file that is left on this host',
-        listing.refused(by, specs(), request),
+        listing.refused(driver, specs(), request),
     )
 
 
@@ -115,8 +114,8 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
         return
     from os_acc.privileged.devfile import device_files as privileged
 
-    # The numbers of an earlier boot are those of other devices now. Who has a
-    # file open that the instance never got is not waited for.
+    # The numbers of an earlier boot are those of other devices now. If the
+    # instance never got the files, nobody who has one open is waited for.
     now = (
         van.boot_id == sysfs.boot_id()
         and handle.share is None
@@ -157,16 +156,16 @@ def specs() -> device_spec.Specs:
 
 
 def _users(
-    those: Sequence[device_file.DeviceFile],
+    found: Sequence[device_file.DeviceFile],
 ) -> Sequence[str]:
     from os_acc.privileged.devfile import device_files as privileged
 
-    return privileged.users(given_files.arguments(those))
+    return privileged.users(given_files.arguments(found))
 
 
 @contextlib.contextmanager
 def _locks(
-    by: driver.DriverBase, found: file_groups.Accelerator
+    driver: driver.DriverBase, found: file_groups.Accelerator
 ) -> Iterator[None]:
     """Lock an accelerator, and what is behind its files.
 
@@ -178,18 +177,18 @@ def _locks(
         # Files behind no PCI function and no parent of mdevs have one lock:
         # they may be those of a disk and of its partitions.
         stack.enter_context(
-            by.lock('file' if device == found.name else device)
+            driver.lock('file' if device == found.name else device)
         )
         function = file_groups.function_of(found)
         if function is not None:
             stack.enter_context(
-                allocation.shared_locks(by, function, found.function_spec)
+                allocation.shared_locks(driver, function, found.function_spec)
             )
         yield
 
 
 def _claim(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     seen: file_groups.Accelerator,
     share: str | None,
@@ -197,14 +196,14 @@ def _claim(
 ) -> None:
     """Take an accelerator for a VAN.
 
-    :param before: the entry by which the VAN has had it since before
+    :param before: the entry by which the VAN already has it
     """
-    with _locks(by, seen):
-        # The numbers of a file may change until now.
+    with _locks(driver, seen):
+        # The numbers of a file may have changed until now.
         found = file_groups.find(seen.name, specs(), before)
         if found is None:
             raise file_availability.not_named(seen.name).error()
-        known = allocation.holders(by, van)
+        known = allocation.holders(driver, van)
         if before is None:
             _check_cleaned(found)
         allocation.check(

@@ -16,12 +16,12 @@ from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 
-#: How the resource classes begin of files whose entry sets none.
+#: The prefix of the resource classes of files whose entry sets none.
 PREFIX = 'CUSTOM_FILE_'
 
 # Keys of VAN.driver_data.
 ENTRY = given_files.ENTRY
-PENDING = 'pending'  # set until the instance can have got the files
+PENDING = 'pending'  # set until the instance may have got the files
 SUBSYSTEM = 'subsystem'  # whose kernel events tell that the device is back
 
 

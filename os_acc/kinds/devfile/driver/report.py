@@ -30,20 +30,22 @@ _NORMAL = (Kind.NOT_OFFERED, Kind.ALLOCATED)
 
 
 def devices(
-    by: driver.DriverBase, specs: device_spec.Specs
+    driver: driver.DriverBase, specs: device_spec.Specs
 ) -> list[objects.Device]:
     """See DriverBase.get_devices."""
-    view = _View(by)
+    view = _View(driver)
     there = {found.name: found for found in file_groups.read(specs)}
-    return choosing.report(by, there, lambda name: view.device(there[name]))
+    return choosing.report(
+        driver, there, lambda name: view.device(there[name])
+    )
 
 
 class _View:
-    """What all devices of one report are judged by."""
+    """What all devices of one report are checked against."""
 
-    def __init__(self, by: driver.DriverBase) -> None:
-        self._driver = by.name
-        self.holders = allocation.holders(by)
+    def __init__(self, driver: driver.DriverBase) -> None:
+        self._driver = driver.name
+        self.holders = allocation.holders(driver)
         self._snapshot = host_use.Snapshot.read()
 
     def obstacles(
@@ -97,17 +99,17 @@ class _View:
 
 
 def show(
-    by: driver.DriverBase, address: str, specs: device_spec.Specs
+    driver: driver.DriverBase, address: str, specs: device_spec.Specs
 ) -> dict[str, Any] | None:
     """See DriverBase.show_device. A path is an address, too."""
     for found in file_groups.read(specs):
         if address not in (found.name, *(each.path for each in found.files)):
             continue
-        view = _View(by)
+        view = _View(driver)
         held = view.holders.of_file(found.name)
         return {
             'address': found.name,
-            'driver': by.name,
+            'driver': driver.name,
             'status': _status(found, view)[1],
             'in device_spec': found.spec.source,
             'files': [
@@ -148,13 +150,13 @@ def _status(
 
 
 def findings(
-    by: driver.DriverBase, specs: device_spec.Specs
+    driver: driver.DriverBase, specs: device_spec.Specs
 ) -> Iterator[finding.Finding]:
     """See ExtensionBase.diagnose."""
     entries = [each for each in specs.entries if each.devices]
     if not entries:
         return
-    view = _View(by)
+    view = _View(driver)
     found = file_groups.read(specs)
     for each in found:
         subject = f'device file {each.path}'

@@ -256,7 +256,7 @@ class FakeDriver(driver.DriverBase):
                     wanted=f'handle {request.handle.identity}',
                     reason='the fake devices have none of its class',
                 )
-            # No device of ours has this handle: invent one for it.
+            # No fake device has this handle: invent one for it.
             device = f'fake:{request.handle.identity}'.replace('/', ':')
             region = '' if request.function_id is not None else None
             self._claim(van, device, region, request.handle)
@@ -274,7 +274,6 @@ class FakeDriver(driver.DriverBase):
                     yield choice
 
         choosing.choose(
-            self,
             van,
             request,
             choosing.ranked(places, self._order(request)),

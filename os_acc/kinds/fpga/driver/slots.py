@@ -58,19 +58,19 @@ class Slots:
 
     The chip of the device is looked for once.
 
-    :param by: the driver of the device
-    :param parent: the function that is programmed, which is no VF
+    :param driver: the driver of the device
+    :param parent: the function that is programmed, which is not a VF
     :param spec: its entry of device_spec
     :ivar chip: the chip that the function belongs to
     """
 
     def __init__(
         self,
-        by: driver.DriverBase,
+        driver: driver.DriverBase,
         parent: pci.Function,
         spec: device_spec.Spec,
     ) -> None:
-        self._by, self._parent, self._spec = by, parent, spec
+        self._driver, self._parent, self._spec = driver, parent, spec
         self.chip = chips.of(parent)
 
     def all(self) -> list[programming.Slot]:
@@ -92,7 +92,7 @@ class Slots:
             functions = (vfs[int(region)],)
         address = self._parent.address
         return programming.Slot(
-            self._by,
+            self._driver,
             address,
             region,
             programmers.make(address, region, self._spec),
@@ -103,7 +103,7 @@ class Slots:
         )
 
     def _handles(self, functions: Iterable[str]) -> Iterator[str]:
-        """Those of some functions that guests get: a PF with VFs is none."""
+        """The functions in a list that guests get: not a PF with VFs."""
         for address in functions:
             found = pci.find(address)
             if found is not None and not found.vf_addresses:

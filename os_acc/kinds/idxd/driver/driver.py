@@ -109,7 +109,6 @@ class IdxdDriver(driver.DriverBase):
     ) -> None:
         """Take the first work queue that is free and as requested."""
         choosing.choose(
-            self,
             van,
             request,
             report.named(self._specs()),
@@ -155,11 +154,11 @@ class IdxdDriver(driver.DriverBase):
         spec = self._specs().find(function)
         settings = None if spec is None else spec.queues
         holders = allocation.holders(self, van)
-        given = report.files_given(device, holders)
-        ours = report.has_queues(address, holders)
+        file_holders = report.files_given(device, holders)
+        set_up_by_os_acc = report.has_queues(address, holders)
         allocation.check(
             idxd_availability.obstacles(
-                function, device, settings, ours, given
+                function, device, settings, set_up_by_os_acc, file_holders
             )
         )
         assert device is not None
@@ -170,7 +169,7 @@ class IdxdDriver(driver.DriverBase):
             name = idxd_names.name_of(address, each)
             obstacle = next(
                 idxd_availability.queue_obstacles(
-                    device, settings, each, False, given
+                    device, settings, each, False, file_holders
                 ),
                 None,
             )

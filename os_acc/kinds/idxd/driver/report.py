@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the driver idxd reports of devices: inventory, show, doctor."""
+"""What the driver idxd reports about devices: inventory, show, doctor."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def _handles(
         name = (holder.handle or '').removeprefix('file/')
         if (parts := idxd_names.split(name)) and parts[0] == address:
             numbers.add(parts[1])
-    given = files_given(found, holders)
-    common = list(_common(function, settings, found, holders, given))
+    file_holders = files_given(found, holders)
+    common = list(_common(function, settings, found, holders, file_holders))
     for number in sorted(numbers):
         own = common
         if not own and found is not None:
             own = list(
                 idxd_availability.queue_obstacles(
-                    found, settings, number, False, given
+                    found, settings, number, False, file_holders
                 )
             )
         name = idxd_names.name_of(address, number)
@@ -135,11 +135,11 @@ def _common(
     settings: spec_idxd.Queues | None,
     found: idxd.Device | None,
     holders: allocated.Holders,
-    given: Mapping[int, reasons.Reason],
+    file_holders: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
     """Why no work queue of a function can be given out now.
 
-    :param given: what files_given() says
+    :param file_holders: what files_given() says
     """
     address = function.address
     yield from _not_free(function, holders)
@@ -148,7 +148,7 @@ def _common(
         found,
         settings,
         has_queues(address, holders),
-        given,
+        file_holders,
     )
 
 
@@ -166,15 +166,17 @@ def _not_free(
 def shown(
     address: str, specs: device_spec.Specs, holders: allocated.Holders
 ) -> dict[str, Any] | None:
-    """What os-acc device show prints of a device."""
+    """What os-acc device show prints about a device."""
     function = pci.find(address)
     found = None if function is None else idxd.find(address)
     spec = None if function is None else specs.find(function)
     settings = None if spec is None else spec.queues
     if function is None or (found is None and settings is None):
         return None
-    given = files_given(found, holders)
-    refused = next(_common(function, settings, found, holders, given), None)
+    file_holders = files_given(found, holders)
+    refused = next(
+        _common(function, settings, found, holders, file_holders), None
+    )
     told: dict[str, Any] = {
         'address': address,
         'work queues can be given out': 'yes'
@@ -220,7 +222,7 @@ def findings(
 ) -> Iterator[finding.Finding]:
     """Report each device whose work queues are offered.
 
-    Why an entry offers none, doctor.entries says.
+    doctor.entries says why an entry offers none.
     """
     for address in named(specs):
         subject = f'work queues of {address}'
@@ -244,9 +246,9 @@ def _finding(
     for each in _not_free(function, holders):
         yield finding.Finding(subject, finding.WARNING, each.text, each.remedy)
         return
-    given = files_given(found, holders)
+    file_holders = files_given(found, holders)
     if found is not None and not any(
-        _common(function, spec.queues, found, holders, given)
+        _common(function, spec.queues, found, holders, file_holders)
     ):
         count = len(idxd_availability.numbers(found, spec.queues))
         yield finding.Finding(

@@ -309,7 +309,7 @@ class MdevDriver(driver.DriverBase):
             if van.device is None:
                 spec = self._specs().check_mdev(wanted.parent, wanted.type)
                 limit = spec.max_instances
-            # Otherwise the VAN has had it since before, and keeps it.
+            # Otherwise the VAN already has it, and keeps it.
             there = mdev.find(wanted.uuid)
             kept = wanted.uuid in mdev_handles.kept(self.journal)
             if there is None and self.config.owner == EXTERNAL and not kept:
@@ -340,10 +340,11 @@ class MdevDriver(driver.DriverBase):
                 mdev_handles.create(van, wanted, kept)
             else:
                 mdev_handles.hold(wanted)
-            known = self._specs().known_parent(wanted.parent)
-            van.live_migratable = (
-                known is None or known.live_migratable is not False
-            ) and migratable.mediated(van, wanted)
+            if van.live_migratable is None:
+                known = self._specs().known_parent(wanted.parent)
+                van.live_migratable = (
+                    known is None or known.live_migratable is not False
+                ) and migratable.mediated(van, wanted)
 
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
@@ -364,7 +365,6 @@ class MdevDriver(driver.DriverBase):
             return (each for each in own if each.type == device.type)
 
         choosing.choose(
-            self,
             van,
             request,
             places,

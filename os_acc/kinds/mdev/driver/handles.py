@@ -46,18 +46,18 @@ def kept(
     return {each.uuid: each for each in map(of_name, names)}
 
 
-def free(by: driver.DriverBase, van: objects.VAN) -> list[mdev.Mdev]:
-    """Those of kept() that are there, and that no VAN has."""
-    holders = allocation.holders(by, van)
+def free(driver: driver.DriverBase, van: objects.VAN) -> list[mdev.Mdev]:
+    """The devices of kept() that exist, and that no VAN has."""
+    holders = allocation.holders(driver, van)
     return [
         each
-        for each in kept(by.journal, also_let_go=False).values()
+        for each in kept(driver.journal, also_let_go=False).values()
         if mdev.find(each.uuid) == each and not holders.of_mdev(each.uuid)
     ]
 
 
 def of_name(name: str) -> mdev.Mdev:
-    """The mediated device that os-acc apply calls so.
+    """The mediated device for a name that os-acc apply uses.
 
     Its UUID is always the same, so that it is found again after a reboot.
 
@@ -127,7 +127,7 @@ def create(van: objects.VAN, wanted: mdev.Mdev, kept: bool) -> None:
 
 
 def undo(van: objects.VAN) -> None:
-    """Undo a try to make the mediated device of a VAN, or to take one.
+    """Undo an attempt to make the mediated device of a VAN, or to take one.
 
     :raises: as release()
     """

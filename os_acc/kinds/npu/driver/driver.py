@@ -111,7 +111,6 @@ class NPUDriver(driver.DriverBase):
                 yield address
 
         choosing.choose(
-            self,
             van,
             request,
             report.named(specs),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the driver npu reports of devices: inventory, show, doctor."""
+"""What the driver npu reports about devices: inventory, show, doctor."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def handle(
 def shown(
     address: str, specs: device_spec.Specs, holders: allocated.Holders
 ) -> dict[str, Any] | None:
-    """What os-acc device show prints of an NPU."""
+    """What os-acc device show prints about an NPU."""
     function = pci.find(address)
     if function is None:
         return None
@@ -134,7 +134,7 @@ def findings(
 ) -> Iterator[finding.Finding]:
     """Report each NPU that is offered.
 
-    Why an entry offers none, doctor.entries says.
+    doctor.entries says why an entry offers none.
     """
     unreadable: dict[str, Exception] = {}
     for address in named(specs, unreadable):

@@ -191,7 +191,6 @@ class NVMeOFDriver(driver.DriverBase):
             return [wwn] * names.serves(request)
 
         choosing.choose(
-            self,
             van,
             request,
             specs,

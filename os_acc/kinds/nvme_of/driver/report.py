@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the driver nvme_of tells of namespaces and of this host."""
+"""What the driver nvme_of reports about namespaces and about this host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""PCI functions between two tenants: bound to VFIO still, or reserved."""
+"""PCI functions between two tenants: still bound to VFIO, or reserved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONF = cfg.CONF
 
 
 def stays(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     specs: Callable[[], device_spec.Specs],
 ) -> bool:
@@ -44,7 +44,7 @@ def stays(
         spec = None  # device_spec is malformed by now
     if spec is None:
         return False  # it is not offered any more: the host gets it
-    chosen: str = spec.between_tenants or by.config.between_tenants
+    chosen: str = spec.between_tenants or driver.config.between_tenants
     return chosen == device_spec.BETWEEN_VFIO
 
 
@@ -63,7 +63,7 @@ def reserve_later(
 
 
 def free(
-    by: driver.DriverBase, specs: device_spec.Specs, address: str
+    driver: driver.DriverBase, specs: device_spec.Specs, address: str
 ) -> list[str]:
     """Free a function that no VAN has: see DriverBase.free_device().
 
@@ -74,8 +74,8 @@ def free(
         return []
     from os_acc.privileged.pci import functions as privileged
 
-    with by.lock(function.parent):
-        holders = allocation.holders(by)
+    with driver.lock(function.parent):
+        holders = allocation.holders(driver)
         if (holder := holders.of_function(address)) is not None:
             raise exception.DeviceBusy(
                 device=f'PCI function {address}',
@@ -92,7 +92,7 @@ def free(
             if storage.is_storage(each) and privileged.clean(
                 each.address,
                 each.ids,
-                specs.held(each).reset or by.config.reset,
+                specs.held(each).reset or driver.config.reset,
                 0,
                 CONF.os_acc.device_timeout,
                 only_if_used=True,

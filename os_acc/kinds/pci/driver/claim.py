@@ -92,25 +92,25 @@ OPTS = (
 class Claims:
     """Takes PCI functions for the VANs of one driver, and gives them back.
 
-    :param by: the driver, which has the options OPTS
+    :param driver: the driver, which has the options OPTS
     :param specs: gives the entries of device_spec that are the driver's
     """
 
     def __init__(
         self,
-        by: driver.DriverBase,
+        driver: driver.DriverBase,
         specs: Callable[[], device_spec.Specs],
     ) -> None:
-        self._by = by
+        self._driver = driver
         self._specs = specs
 
     def get_devices(self) -> list[objects.Device]:
         """Report the PCI functions. See DriverBase.get_devices()."""
         return pci_inventory.devices(
-            self._by,
+            self._driver,
             self._specs(),
-            self._by.config.bind,
-            allocation.holders(self._by),
+            self._driver.config.bind,
+            allocation.holders(self._driver),
         )
 
     def claim(
@@ -127,7 +127,7 @@ class Claims:
         changes nothing else: bind() does that.
 
         :param for_host: whether a service of the host itself gets it
-        :raises UnsupportedHandle: if the request's handle is no PCIHandle
+        :raises UnsupportedHandle: if the request's handle is not a PCIHandle
         :raises DeviceNotFound: if there is no such function
         :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
             cannot be taken
@@ -135,7 +135,7 @@ class Claims:
         if van.handle is not None:
             self._claim_again(van, request)
         else:
-            taker = f'driver {self._by.name!r}'
+            taker = f'driver {self._driver.name!r}'
             handle = objects.PCIHandle.cast(request.handle, taker)
             self._claim(van, request, handle, for_host)
 
@@ -188,7 +188,6 @@ class Claims:
             prepare()
 
         choosing.choose(
-            self._by,
             van,
             request,
             addresses,
@@ -199,7 +198,7 @@ class Claims:
             'host; os-acc device spec proposes lines for device_spec',
             itertools.chain(
                 unreadable.values(),
-                pci_listing.refused(self._by, self._specs(), request),
+                pci_listing.refused(self._driver, self._specs(), request),
             ),
         )
 
@@ -210,7 +209,7 @@ class Claims:
 
         See DriverBase.check_request().
         """
-        taker = f'driver {self._by.name!r}'
+        taker = f'driver {self._driver.name!r}'
         address = objects.PCIHandle.cast(handle, taker).address
         function = pci.find(address)
         pf = None if function is not None else self.pf_of(address)
@@ -234,7 +233,7 @@ class Claims:
         """
         address = allocation.address_of(van)
         function, bind = pci.get(address), van.driver_data[release.BIND]
-        wanted = companions.own(self._by, van)
+        wanted = companions.own(self._driver, van)
         if bind == device_spec.BIND_HOST:
             taking.take_for_host(van)
         elif bind == device_spec.BIND_OS_ACC:
@@ -246,7 +245,7 @@ class Claims:
                 address, van.instance_uuid, CONF.os_acc.device_timeout
             )
         if wanted:
-            taking.take(self._by, van, wanted)
+            taking.take(self._driver, van, wanted)
         if van.live_migratable is None:
             van.live_migratable = migratable.function(van, address)
         port.set_up(van)
@@ -265,7 +264,7 @@ class Claims:
             taking.is_intact(address, data)
             for address, data in (
                 (own, van.driver_data),
-                *companions.own(self._by, van).items(),
+                *companions.own(self._driver, van).items(),
             )
         )
 
@@ -280,13 +279,15 @@ class Claims:
             return
         if release.BIND in van.driver_data:
             release.give_back(
-                self._by, van, between.stays(self._by, van, self._specs)
+                self._driver,
+                van,
+                between.stays(self._driver, van, self._specs),
             )
-        pci_vfs.remove(self._by, van)
+        pci_vfs.remove(self._driver, van)
 
     def free(self, address: str) -> list[str]:
         """Free a function that no VAN has: see DriverBase.free_device()."""
-        return between.free(self._by, self._specs(), address)
+        return between.free(self._driver, self._specs(), address)
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""
@@ -315,11 +316,11 @@ class Claims:
             pf = None if parent == address else parent
         else:
             pf = function.physfn if function else self.pf_of(address)
-        with self._by.lock(pf or address):
+        with self._driver.lock(pf or address):
             function, new = pci.find(address), False
             if function is None and pf is not None:
                 port.check(address, self._specs().check(pci.get(pf)), request)
-                pci_vfs.create(self._by, van, address, pf, self._specs())
+                pci_vfs.create(self._driver, van, address, pf, self._specs())
                 new = True
             function = function or pci.get(address)
             if function.physfn != pf:
@@ -333,22 +334,22 @@ class Claims:
                 )
             spec = self._specs().check(function)
             port.check(address, spec, request)
-            with allocation.shared_locks(self._by, function, spec):
-                bind = taking.bind_mode(self._by, wanted, spec, for_host)
+            with allocation.shared_locks(self._driver, function, spec):
+                bind = taking.bind_mode(self._driver, wanted, spec, for_host)
                 allocation.check_function(
-                    self._by, van, function, spec, bind, new
+                    self._driver, van, function, spec, bind, new
                 )
                 made = (
-                    pci_vfs.known(self._by, pf, self._specs())
+                    pci_vfs.known(self._driver, pf, self._specs())
                     if pf and not new
                     else {}
                 )
                 data = {
                     **van.driver_data,
                     **made,
-                    **taking.before(self._by, van, function, spec, bind),
+                    **taking.before(self._driver, van, function, spec, bind),
                     **taking.companions_before(
-                        self._by, self._specs(), van, function, spec, bind
+                        self._driver, self._specs(), van, function, spec, bind
                     ),
                     **port.state(function, request, van.driver_data),
                 }
@@ -370,7 +371,7 @@ class Claims:
         """Take the same function again: after a reboot, or if it was lost."""
         address = allocation.address_of(van)
         pf = van.device or address
-        with self._by.lock(pf):
+        with self._driver.lock(pf):
             pci_vfs.create_again(van, pf, self._specs())
             # VFs that another service makes appear once it has started.
             function = waiting.until(
@@ -396,9 +397,9 @@ class Claims:
                 spec = dataclasses.replace(
                     spec, host_driver=van.driver_data[release.HOST_DRIVER]
                 )
-            with allocation.shared_locks(self._by, function, spec):
+            with allocation.shared_locks(self._driver, function, spec):
                 allocation.check_function(
-                    self._by,
+                    self._driver,
                     van,
                     function,
                     spec,
@@ -418,9 +419,11 @@ class Claims:
                     # back to the driver that it had at first.
                     if van.boot_id != sysfs.boot_id():
                         data.pop(release.DRIVER_BEFORE, None)
-                    data |= taking.before(self._by, van, function, spec, bind)
+                    data |= taking.before(
+                        self._driver, van, function, spec, bind
+                    )
                 data |= taking.companions_before(
-                    self._by, self._specs(), van, function, spec, bind
+                    self._driver, self._specs(), van, function, spec, bind
                 )
                 van.live_migratable = _unknown_or_no(function, spec, bind)
                 van.driver_data = data | port.state(function, request, data)
@@ -441,7 +444,7 @@ class Claims:
             function. Another function can be at the address when it is taken
         """
         specs = self._specs()
-        holders = allocation.holders(self._by)
+        holders = allocation.holders(self._driver)
         for function, spec in pci_listing.listed(specs, unreadable=unreadable):
             if (
                 pci_listing.kind_of(function, spec).serves(request)
@@ -469,12 +472,12 @@ def _unknown_or_no(
 
 
 def _as_before(address: str, pf: str) -> pci.Function | None:
-    """A function, if it is a VF as it was when a VAN got it, or none again.
+    """A function, if it is, or is not, a VF as it was when a VAN got it.
 
     After a change of the firmware, another function of a card can be where a
     VF was.
 
-    :param pf: the PF that the VF had; the address itself: it was no VF
+    :param pf: the PF that the VF had; the address itself: it was not a VF
     """
     found = pci.find(address)
     return found if found is not None and found.parent == pf else None

@@ -55,12 +55,14 @@ def to_data(records: dict[str, dict[str, str]]) -> dict[str, str]:
     return {COMPANIONS: json.dumps(records, sort_keys=True)}
 
 
-def own(by: driver.DriverBase, van: objects.VAN) -> dict[str, dict[str, str]]:
+def own(
+    driver: driver.DriverBase, van: objects.VAN
+) -> dict[str, dict[str, str]]:
     """The records of a VAN, without functions that another VAN has now."""
     records = of(van)
     if not records:
         return {}
-    holders = allocation.holders(by)
+    holders = allocation.holders(driver)
     return {
         address: data
         for address, data in records.items()
@@ -69,45 +71,45 @@ def own(by: driver.DriverBase, van: objects.VAN) -> dict[str, dict[str, str]]:
 
 
 def record_of(
-    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
 ) -> dict[str, str] | None:
     """The record that another VAN of the instance has of a function."""
-    for other in _beside(by, van, function):
+    for other in _beside(driver, van, function):
         if (data := of(other).get(function.address)) is not None:
             return data
     return None
 
 
 def staying(
-    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
 ) -> objects.VAN | None:
     """A VAN of the same instance that keeps the function's IOMMU group.
 
     :returns: None if the instance has no other function of the group, or is
         releasing all of them
     """
-    for other in _beside(by, van, function):
+    for other in _beside(driver, van, function):
         if other.state in _STAYS:
             return other
     return None
 
 
 def _beside(
-    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
 ) -> Iterator[objects.VAN]:
     """The instance's other VANs that have functions of the IOMMU group."""
     members = set(pci.group_members(function.iommu_group or ''))
     if len(members) < 2:
         return
     wanted = {f'pci/{name}' for name in members}
-    for holder in by.handles():
+    for holder in driver.handles():
         if (
             holder.handle in wanted
             and holder.device is not None
             and holder.instance_uuid == van.instance_uuid
             and holder.van_uuid != van.uuid
         ):
-            for other in by.vans_on(holder.device):
+            for other in driver.vans_on(holder.device):
                 if other.uuid == holder.van_uuid:
                     yield other
 

@@ -42,7 +42,7 @@ _Named = tuple[device_spec.Spec, list[pci.Function]]
 
 @dataclasses.dataclass
 class _View:
-    """What all devices of one report are judged by, and what was found once.
+    """What all devices of one report are checked against; what was found once.
 
     :ivar bind: who binds a function if its entry of device_spec does not say
     :ivar refused: why the kernel refuses every function of the host
@@ -203,7 +203,7 @@ class _View:
 
 
 def devices(
-    by: driver_base.DriverBase,
+    driver: driver_base.DriverBase,
     specs: device_spec.Specs,
     bind: str,
     holders: allocated.Holders,
@@ -214,7 +214,7 @@ def devices(
     some of them. A handle is free if availability knows no obstacle to taking
     it, and no guest seems to have it.
 
-    :param by: the driver that reports
+    :param driver: the driver that reports
     :param bind: who binds a function if its entry of device_spec does not say
     :param holders: the VANs that have handles
     """
@@ -237,7 +237,7 @@ def devices(
     of_host = vfio_rules.of_host()
     with_vfs = {pf for pf, _ in vfs}
     view = _View(
-        by.name,
+        driver.name,
         bind,
         specs,
         holders,
@@ -259,13 +259,13 @@ def devices(
             with choosing.noting(pf, unreadable):
                 found.append(view.vfs(functions[pf], spec, own))
     there = {str(device.address) for device in found}
-    found += _failed(by, functions, unreadable, there)
+    found += _failed(driver, functions, unreadable, there)
     found.sort(key=lambda device: str(device.address))
     return found
 
 
 def _failed(
-    by: driver_base.DriverBase,
+    driver: driver_base.DriverBase,
     functions: Mapping[str, pci.Function],
     unreadable: Mapping[str, Exception],
     there: Collection[str],
@@ -286,14 +286,14 @@ def _failed(
             if function is not None:
                 ids['vendor_id'] = function.vendor_id
                 ids['product_id'] = function.product_id
-            yield inventory.failed(address, by, reason, **ids)
+            yield inventory.failed(address, driver, reason, **ids)
 
 
 def _alone(functions: Iterable[pci.Function]) -> frozenset[str]:
     """The functions, VFs aside, that no other function shares a group with.
 
-    A member that is no PCI function is not looked for here. Only the claim of
-    a function does so: it lists the members of the group.
+    A member that is not a PCI function is not looked for here. Only claiming a
+    function does so, because it lists the members of the group.
     """
     groups: dict[str, str] = {}
     seen: set[str] = set()

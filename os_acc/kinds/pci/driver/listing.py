@@ -172,7 +172,7 @@ def custom(text: str) -> str:
 
 
 def refused(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     specs: device_spec.Specs,
     request: objects.AcceleratorRequest,
 ) -> Iterator[exception.DeviceError]:
@@ -180,10 +180,10 @@ def refused(
 
     Nothing is read before the first one is asked for.
 
-    :param by: a driver, which is connected to the journal
+    :param driver: a driver, which is connected to the journal
     """
     try:
-        found = nothing_offered.find(specs, allocation.holders(by))
+        found = nothing_offered.find(specs, allocation.holders(driver))
     except Exception as err:
         # The caller has other reasons, which this error must not hide.
         LOG.warning('device_spec: %s', exception.describe(err))
@@ -198,8 +198,8 @@ def refused(
 def _could_serve(each: nothing_offered.Nothing, wanted: str | None) -> bool:
     """Whether an entry would offer a resource class, if it offered something.
 
-    The class may depend on the device, so some entries without
-    resource_class cannot be told.
+    The class may depend on the device, so this is unknown for some entries
+    without resource_class.
     """
     spec = each.spec
     if spec.resource_class is not None:

@@ -67,12 +67,12 @@ def state(
     request: objects.AcceleratorRequest,
     known: dict[str, str],
 ) -> dict[str, str]:
-    """What VAN.driver_data has to say of a port before anything is set.
+    """What VAN.driver_data is to say about a port before anything is set.
 
     :param known: what driver_data has now. What was read in this boot counts,
         because a part of the settings may have been made since then
-    :raises DeviceError, DeviceNotFound: if the function is no VF of a NIC, or
-        its PF has no network interface, or more than one
+    :raises DeviceError, DeviceNotFound: if the function is not a VF of a NIC,
+        or its PF has no network interface, or more than one
     """
     data = {}
     if (name := network.representor(function)) is not None:
@@ -117,8 +117,8 @@ def set_up(van: objects.VAN) -> None:
 def restore(van: objects.VAN) -> None:
     """Restore the settings that a VF had before set_up().
 
-    Does nothing if they were made in an earlier boot of the host, because
-    they are gone since. Gives up if the PF has no network interface.
+    Does nothing if they were made in an earlier boot of the host, because the
+    reboot has undone them. Gives up if the PF has no network interface.
 
     :raises: as privileged.network.restore_port
     """

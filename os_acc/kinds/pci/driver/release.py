@@ -51,7 +51,7 @@ _REPORT_EVERY = 2.0
 
 
 def give_back(
-    by: driver.DriverBase, van: objects.VAN, keep: bool = False
+    driver: driver.DriverBase, van: objects.VAN, keep: bool = False
 ) -> None:
     """Clean the function of a VAN, and bind it to its earlier driver.
 
@@ -69,13 +69,13 @@ def give_back(
     :raises DeviceBusy: if somebody else has bound a function that stores data
     :raises: as clean(), port.restore() and privileged.pci.give_back
     """
-    _give_back(by, van, allocation.address_of(van), van.driver_data, keep)
-    for address, data in companions.own(by, van).items():
-        _give_back(by, van, address, data, keep)
+    _give_back(driver, van, allocation.address_of(van), van.driver_data, keep)
+    for address, data in companions.own(driver, van).items():
+        _give_back(driver, van, address, data, keep)
 
 
 def _give_back(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     address: str,
     data: dict[str, str],
@@ -99,11 +99,11 @@ def _give_back(
         )
         let_go(address, data[IDS])
         return
-    shares = _staying(by, van, function) is not None
+    shares = _staying(driver, van, function) is not None
     if is_clean(van, address):
         before = data.get(DRIVER_BEFORE)
     else:
-        with noticed(by, address):
+        with noticed(driver, address):
             before = _cleaned(van, function, data, shares)
     if own:
         # Before the host's own driver of the VF reads them.
@@ -123,9 +123,9 @@ def _give_back(
         function.driver,
     ):
         # Two VANs of the instance may hand over functions at the same time.
-        with allocation.group_lock(by, function):
-            if (stays := _staying(by, van, function)) is not None:
-                _hand_over(by, stays, address, data)
+        with allocation.group_lock(driver, function):
+            if (stays := _staying(driver, van, function)) is not None:
+                _hand_over(driver, stays, address, data)
                 logger.info(
                     'PCI function %s stays on VFIO with VAN %s, which has '
                     'another function of its IOMMU group',
@@ -147,7 +147,7 @@ def _give_back(
             function.driver or 'none',
             data.get(DRIVER_BEFORE, 'none'),
         )
-    check_answers(by, address)
+    check_answers(driver, address)
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:
@@ -176,10 +176,10 @@ def _check_given_back(function: pci.Function, before: str | None) -> None:
 
 
 def _staying(
-    by: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
 ) -> objects.VAN | None:
     """The VAN that can give back a function later, see companions.staying()"""
-    stays = companions.staying(by, van, function)
+    stays = companions.staying(driver, van, function)
     if stays is None or BIND not in stays.driver_data:
         return None  # its driver knows nothing of companions
     return stays
@@ -200,12 +200,12 @@ def _cleaned(
         if function.driver != before:
             clean(van, function, data, shares)
         return before
-    ours = data[BIND] == device_spec.BIND_OS_ACC
+    bound_by_os_acc = data[BIND] == device_spec.BIND_OS_ACC
     # After a reboot it is bound to its driver again, but was not cleaned.
     rebooted = van.boot_id != sysfs.boot_id()
     foreign = function.driver not in (None, before)
     stores = storage.is_storage(function)
-    if ours and foreign and not vfio.is_bound(function):
+    if bound_by_os_acc and foreign and not vfio.is_bound(function):
         if stores:
             raise exception.DeviceBusy(
                 device=f'PCI function {function.address}',
@@ -219,7 +219,7 @@ def _cleaned(
         )
         return function.driver
     if (
-        not ours
+        not bound_by_os_acc
         or rebooted
         or function.driver != before
         or vfio.is_bound(function)
@@ -232,7 +232,10 @@ def _cleaned(
 
 
 def _hand_over(
-    by: driver.DriverBase, to: objects.VAN, address: str, data: dict[str, str]
+    driver: driver.DriverBase,
+    to: objects.VAN,
+    address: str,
+    data: dict[str, str],
 ) -> None:
     """Make another VAN of the instance give back a function.
 
@@ -243,7 +246,7 @@ def _hand_over(
     record = {key: data[key] for key in _OF_FUNCTION if key in data}
     records = companions.of(to) | {address: record}
     to.driver_data = {**to.driver_data, **companions.to_data(records)}
-    by.journal.save(to)
+    driver.journal.save(to)
 
 
 def clean(
@@ -335,7 +338,7 @@ def is_clean(van: objects.VAN, address: str) -> bool:
 
 @contextlib.contextmanager
 def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
-    """Report meanwhile how far the privileged half is with emptying it."""
+    """Report how far the privileged half has emptied a function."""
     if not storage.is_storage(function):
         yield
         return
@@ -353,32 +356,32 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def noticed(by: driver.DriverBase, address: str) -> Iterator[None]:
-    """Mark a function as unhealthy that fails while it is cleaned.
+def noticed(driver: driver.DriverBase, address: str) -> Iterator[None]:
+    """Mark a function as unhealthy if it fails while it is cleaned.
 
     That is if its reset or its cleaning fails or does not end, and if it does
     not answer afterwards or has left the bus. An error stays an error.
 
-    :param by: its driver
+    :param driver: its driver
     :param address: of the function, which is there
     """
     try:
         yield
     except (exception.CleaningFailed, exception.Timeout) as err:
         announcing.mark(
-            by, address, health.CLEANING, f'it was not cleaned: {err}'
+            driver, address, health.CLEANING, f'it was not cleaned: {err}'
         )
         raise
-    check_answers(by, address)
+    check_answers(driver, address)
 
 
-def check_answers(by: driver.DriverBase, address: str) -> None:
-    """Mark a function as unhealthy that does not answer any more."""
+def check_answers(driver: driver.DriverBase, address: str) -> None:
+    """Mark a function as unhealthy if it no longer answers."""
     if pci.answers(address):
         return
     gone = pci.inode(address) is None
     announcing.mark(
-        by,
+        driver,
         address,
         health.GONE,
         'it has left the bus while it was released, and has not come back'

@@ -47,7 +47,7 @@ _NORMAL = (
     Kind.GROUP_ALLOCATED,
 )
 
-# What to say first of a function that is not offered.
+# What to say first about a function that is not offered.
 _ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
 
 
@@ -75,7 +75,7 @@ def show_chip(chip: chips.Chip) -> dict[str, Any]:
 
 
 def show(
-    by: driver.DriverBase, address: str, specs: device_spec.Specs
+    driver: driver.DriverBase, address: str, specs: device_spec.Specs
 ) -> dict[str, Any] | None:
     """See DriverBase.show_device."""
     if not pci.is_address(address):
@@ -86,11 +86,11 @@ def show(
     spec = specs.find(function)
     kind = pci_listing.kind_of(function, spec or device_spec.Spec())
     group = function.iommu_group
-    holders = allocation.holders(by)
-    _, text, _ = status(by, function, specs, holders)
+    holders = allocation.holders(driver)
+    _, text, _ = status(driver, function, specs, holders)
     return {
         'address': address,
-        'driver': by.name,
+        'driver': driver.name,
         'status': text,
         'vendor id': function.vendor_id,
         'product id': function.product_id,
@@ -123,7 +123,7 @@ def show(
         ],
         'vans': [
             f'{each.van_uuid} of instance {each.called}: {each.state}'
-            for each in by.handles()
+            for each in driver.handles()
             if each.device == address or each.handle == f'pci/{address}'
         ],
     }
@@ -148,7 +148,7 @@ def _override(function: pci.Function) -> str | None:
 
 
 def status(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     function: pci.Function,
     specs: device_spec.Specs,
     holders: allocated.Holders,
@@ -160,10 +160,10 @@ def status(
     spec = specs.find(function)
     # It is normal that the host uses functions that are not offered.
     bad = finding.OK if spec is None else finding.WARNING
-    bind = (spec.bind if spec else None) or by.config.bind
+    bind = (spec.bind if spec else None) or driver.config.bind
     found = list(availability.obstacles(function, spec, bind, holders=holders))
     if spec is None:
-        # To offer it would not help if it is taken or the host uses it.
+        # Offering it would not help if it is taken or the host uses it.
         found.sort(key=lambda each: _ORDER.get(each.kind, len(_ORDER)))
     for each in found:
         verdict = finding.OK if each.kind in _NORMAL else bad
@@ -174,7 +174,7 @@ def status(
         return verdict, text, '' if verdict == finding.OK else advice
     between = (
         spec.between_tenants if spec else None
-    ) or by.config.between_tenants
+    ) or driver.config.between_tenants
     if vfio.is_bound(function) and between == device_spec.BETWEEN_VFIO:
         return finding.OK, f'free; it stays bound to {function.driver}', ''
     if vfio.is_bound(function) and bind != device_spec.BIND_NONE:
@@ -188,7 +188,7 @@ def status(
 
 
 def findings(
-    by: driver.DriverBase, specs: device_spec.Specs
+    driver: driver.DriverBase, specs: device_spec.Specs
 ) -> Iterator[Finding]:
     """See ExtensionBase.diagnose."""
     yield _iommu()
@@ -198,7 +198,7 @@ def findings(
     functions = list(pci_listing.listed(specs, unreadable=unreadable))
     if any(_is_of_nic(function, spec) for function, spec in functions):
         yield _pyroute2()
-    holders = allocation.holders(by)
+    holders = allocation.holders(driver)
     variants = {vfio_rules.driver_for(f, spec) for f, spec in functions}
     for name in sorted(variants - {modules.VFIO_PCI}):
         yield _module(name)
@@ -214,7 +214,7 @@ def findings(
     snapshot = host_use.Snapshot.read()
     for function, spec in functions:
         with choosing.noting(function.address, unreadable):
-            yield from _function(by, function, spec, specs, holders)
+            yield from _function(driver, function, spec, specs, holders)
             for text, advice in blind_spots.of(function, snapshot):
                 yield Finding(
                     f'PCI function {function.address}',
@@ -227,7 +227,7 @@ def findings(
 
 
 def _function(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     function: pci.Function,
     spec: device_spec.Spec,
     specs: device_spec.Specs,
@@ -235,7 +235,7 @@ def _function(
 ) -> Iterator[Finding]:
     """Report a function that is offered."""
     subject = f'PCI function {function.address}'
-    verdict, text, advice = status(by, function, specs, holders)
+    verdict, text, advice = status(driver, function, specs, holders)
     yield Finding(subject, verdict, f'{function.ids}: {text}', advice)
     if spec.reset == reset.REQUIRED and not reset.can(
         pci.get(function.address)
@@ -302,7 +302,7 @@ def _pyroute2() -> Finding:
 
 
 def _vfs(pf: pci.Function, wanted: int) -> Iterator[Finding]:
-    """Report the VFs of a PF. Why there are none, doctor.entries says."""
+    """Report the VFs of a PF. doctor.entries says why there are none."""
     subject, number = f'PF {pf.address}', sriov.count(pf.address)
     if number not in (0, wanted):
         yield Finding(

@@ -23,7 +23,7 @@ _IO_APIC = re.compile(r'\sIO-APIC\s')
 
 
 def findings() -> Iterator[Finding]:
-    """Check what VFIO needs of the kernel, apart from its modules."""
+    """Check what VFIO needs from the kernel, apart from its modules."""
     yield from _no_iommu_mode()
     yield from _interrupts()
     if not vfio.has_groups():

@@ -29,20 +29,20 @@ CONF = cfg.CONF
 
 
 def bind_mode(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     wanted: objects.PCIHandle,
     spec: device_spec.Spec,
     for_host: bool,
 ) -> str:
     """Who is to bind a function.
 
-    The handle's ``managed`` goes first, except that a function that the
+    The handle's ``managed`` takes precedence, except that a function that the
     operator binds stays bound. For a service of the host itself, the entry's
-    host_driver goes first.
+    host_driver takes precedence.
     """
     if for_host and spec.host_driver is not None:
         return device_spec.BIND_HOST
-    chosen: str = spec.bind or by.config.bind
+    chosen: str = spec.bind or driver.config.bind
     if chosen == device_spec.BIND_NONE:
         return chosen
     if wanted.managed:
@@ -53,17 +53,17 @@ def bind_mode(
 
 
 def before(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     function: pci.Function,
     spec: device_spec.Spec,
     bind: str,
 ) -> dict[str, str]:
-    """What undo needs to know of a function before it is touched."""
+    """What undo needs to know about a function before it is touched."""
     data = {
         release.BIND: bind,
         release.IDS: function.ids,
-        release.RESET: spec.reset or by.config.reset,
+        release.RESET: spec.reset or driver.config.reset,
     }
     if bind == device_spec.BIND_HOST:
         data[release.HOST_DRIVER] = str(spec.host_driver)
@@ -81,7 +81,7 @@ def before(
         if function.driver is not None:
             data[release.DRIVER_BEFORE] = function.driver
         # Another VAN of the instance has bound it to VFIO.
-        taken = companions.record_of(by, van, function)
+        taken = companions.record_of(driver, van, function)
         if taken is not None and vfio.is_bound(function):
             data.pop(release.DRIVER_BEFORE, None)
             if release.DRIVER_BEFORE in taken:
@@ -90,7 +90,7 @@ def before(
 
 
 def companions_before(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     specs: device_spec.Specs,
     van: objects.VAN,
     function: pci.Function,
@@ -106,7 +106,7 @@ def companions_before(
     :raises DeviceBusy: if somebody has one of them open
     :raises DeviceNotFound: if device_spec denies one of them
     """
-    known = companions.own(by, van)
+    known = companions.own(driver, van)
     along = {
         each.address: each
         for each in companion_functions.of(function, spec, bind)
@@ -121,7 +121,7 @@ def companions_before(
             along[address] = left
     if not along:
         return {}
-    holders = allocation.holders(by)
+    holders = allocation.holders(driver)
     records = {}
     for address, each in along.items():
         if holders.of_function(address) is not None:
@@ -137,14 +137,14 @@ def companions_before(
         )
         records[address] = {
             # Few companions have a reset of their own to require.
-            **before(by, van, each, its_spec, device_spec.BIND_OS_ACC),
+            **before(driver, van, each, its_spec, device_spec.BIND_OS_ACC),
             release.RESET: its_spec.reset or reset.AUTO,
         }
     return companions.to_data(records)
 
 
 def take(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     wanted: dict[str, dict[str, str]],
 ) -> None:
@@ -153,7 +153,7 @@ def take(
     :param wanted: by address what before() and companions_before() gave
     :raises: as privileged.pci.take
     """
-    requests = by.requests_of(van.instance_uuid)
+    requests = driver.requests_of(van.instance_uuid)
     siblings = allocation.functions_of(requests) | {
         allocation.address_of(van),
         *wanted,

@@ -28,7 +28,7 @@ LET_GO = 'let_go'  # this VAN no longer needs the PF's VFs
 
 
 def create(
-    by: driver.DriverBase,
+    driver: driver.DriverBase,
     van: objects.VAN,
     address: str,
     pf: str,
@@ -46,7 +46,7 @@ def create(
     """
     function = pci.get(pf)
     spec = specs.check(function)
-    holders = allocation.holders(by, van)
+    holders = allocation.holders(driver, van)
     allocation.check(
         [
             *vf_availability.vfs_obstacles(function, holders, spec),
@@ -80,14 +80,16 @@ def create(
 def create_again(van: objects.VAN, pf: str, specs: device_spec.Specs) -> None:
     """Make the VFs again after a reboot, if nobody else has.
 
-    If device_spec sets no num_vfs for the PF any more, there are as many as
-    before the reboot. The caller holds the PF's lock.
+    There are at least as many as before the reboot, because a VAN may have the
+    last one. The caller holds the PF's lock.
     """
     if MADE not in van.driver_data or sriov.count(pf):
         return
     function = pci.get(pf)
     spec = specs.known(function)
-    number = (spec and spec.num_vfs) or int(van.driver_data[MADE])
+    number = int(van.driver_data[MADE])
+    if spec is not None and spec.num_vfs is not None:
+        number = max(number, spec.num_vfs)
     allocation.check(vf_availability.number_obstacles(function, number))
     _privileged_create(pf, number)
 
@@ -99,7 +101,7 @@ def _privileged_create(pf: str, number: int) -> None:
 
 
 def known(
-    by: driver.DriverBase, pf: str, specs: device_spec.Specs
+    driver: driver.DriverBase, pf: str, specs: device_spec.Specs
 ) -> dict[str, str]:
     """The driver_data of a VAN on a PF whose VFs os-acc has made.
 
@@ -109,7 +111,7 @@ def known(
 
     :returns: empty if os-acc has not made them
     """
-    for other in by.vans_on(pf):
+    for other in driver.vans_on(pf):
         # A VAN with LET_GO still has MADE while the VFs exist.
         if MADE in other.driver_data:
             return {MADE: other.driver_data[MADE]}
@@ -122,7 +124,7 @@ def known(
     return {MADE: str(number)} if number else {}
 
 
-def remove(by: driver.DriverBase, van: objects.VAN) -> None:
+def remove(driver: driver.DriverBase, van: objects.VAN) -> None:
     """Remove the VFs that os-acc made, if no other VAN needs them.
 
     They stay if the operator wants the PF to have them: see os_acc.desired.
@@ -133,17 +135,17 @@ def remove(by: driver.DriverBase, van: objects.VAN) -> None:
     if MADE not in data:
         return
     assert pf is not None
-    with by.lock(pf):
+    with driver.lock(pf):
         # Saved first: of two VANs that are released at the same time, the
         # second one does not see the first as a user of the VFs.
         van.driver_data = {**data, LET_GO: '1'}
         van.save()
         others = [
             other
-            for other in by.vans_on(pf)
+            for other in driver.vans_on(pf)
             if other.uuid != van.uuid and LET_GO not in other.driver_data
         ]
-        kept = by.journal.kept_vfs().get(pf)
+        kept = driver.journal.kept_vfs().get(pf)
         if others or kept or pci.find(pf) is None:
             return
         users = privileged.remove_vfs(pf, CONF.os_acc.device_timeout)

@@ -5,8 +5,8 @@
 The VF stays bound to NVIDIA's own driver. The guest's definition therefore
 has managed='no': if libvirt bound the VF to VFIO, the host would crash.
 
-The type of a VF may be preset: the operator has set it before. os-acc then
-gives the VF out with that type, and leaves the type set afterwards.
+The type of a VF may be preset by the operator. os-acc then gives the VF out
+with that type, and leaves the type set afterwards.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             for spec in entries
         ):
             return True
-        # Entries without vgpu_type also name functions that are no vGPUs.
+        # Entries without vgpu_type also name functions that are not vGPUs.
         return any(
             spec_parts.offers_vgpus(spec)
             and vgpu_report.resource_class(spec) == wanted
@@ -151,7 +151,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
     def _offered(
         self, unreadable: dict[str, Exception] | None = None
     ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-        """Those of them that device_spec offers as vGPUs."""
+        """Those of _functions() that device_spec offers as vGPUs."""
         for function, spec in self._functions(unreadable):
             if spec_parts.offers_vgpus(spec):
                 yield function, spec
@@ -336,7 +336,6 @@ class NvidiaVGPUDriver(driver.DriverBase):
             ).serves(request)
         ]
         choosing.choose(
-            self,
             van,
             request,
             # VFs with a preset type can be used for nothing else.

@@ -76,7 +76,8 @@ def handles(
 def places(spec: device_spec.Spec, card: vgpu_cards.Card) -> int:
     """How many more vGPUs of a type a card could have, if it had no others.
 
-    If the id of the type is unknown, all vGPUs of the card count as of it.
+    If the id of the type is unknown, all vGPUs of the card count as of that
+    type.
     """
     number = card.number_of(spec.vgpu_type or '')
     return card.places(number, spec.max_instances) - sum(
@@ -94,7 +95,7 @@ def _no_place(vf: pci.Function) -> availability.Obstacle:
 def unlimited(
     pf: str, spec: device_spec.Spec, card: vgpu_cards.Card
 ) -> Iterator[finding.Finding]:
-    """Report a card of which it is unknown how many vGPUs fit into it."""
+    """Report a card if it is unknown how many vGPUs fit into it."""
     number = card.number_of(spec.vgpu_type or '')
     if card.maximum(number, spec.max_instances) is None:
         yield finding.Finding(

@@ -40,9 +40,9 @@ LOG = logging.getLogger('os_acc.kinds.cyborg.driver.helper')
 
 NAMESPACE = 'cyborg.accelerator.driver'
 
-# How often to look whether the parent process still lives, and how much memory
-# this one has. The socket alone does not tell that the parent is gone: a child
-# that the parent has forked may keep it open.
+# How often to check whether the parent process is still alive, and how much
+# memory this one has. The socket alone does not tell that the parent is gone:
+# a child that the parent has forked may keep it open.
 _LOOK_EVERY_MS = 200
 
 # Memory that this process may have, in bytes. Cyborg with all of its drivers
@@ -165,7 +165,7 @@ def _version() -> str:
 
 
 def _device(name: str, driver: Any, device: Any) -> dict[str, Any]:
-    """Turn a DriverDevice (cyborg/objects/driver_objects) to plain values."""
+    """Turn a DriverDevice of cyborg/objects/driver_objects to plain values."""
     return {
         'driver': name,
         'vendor': device.vendor,
@@ -199,7 +199,7 @@ def _text(device: Any, field: str) -> str:
 
 
 def _can_program(driver: Any) -> bool:
-    """Say whether a driver overrides program(), which else only raises."""
+    """Say whether a driver overrides program(); otherwise it only raises."""
     method = getattr(type(driver), 'program', None)
     return callable(method) and not getattr(method, '__module__', '').endswith(
         '.base'
