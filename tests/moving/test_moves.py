@@ -30,7 +30,9 @@ def live(instance, source, target) -> str:
         'finish': source,
     }
     shown = target.virsh('domjobinfo', '--completed', instance.guest.name)
-    (downtime,) = re.findall(r'Total downtime: *(\d+ ms)', shown.stdout)
+    # libvirt does not always keep the figures of the job.
+    found = re.search(r'Total downtime: *(\d+ ms)', shown.stdout)
+    downtime = found[1] if found else 'unknown'
     said = [
         f'{name} {host.seconds[name]:.3f} s' for name, host in steps.items()
     ]
