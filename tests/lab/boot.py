@@ -68,7 +68,7 @@ READ = 65536  # bytes: all that a pipe can hold
 # QEMU 7.2 has also died of SIGSEGV, with the tests half done. virtme-ng does
 # not tell, so QEMU runs in this script. 128 and more: a signal (sh(1)).
 RECORDS_EXIT = """#!/bin/sh
-qemu-system-x86_64 "$@"
+%s "$@"
 echo $? > "$(dirname "$0")/qemu-exit"
 """
 FIRST_SIGNAL = 128
@@ -91,13 +91,20 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def arguments() -> argparse.Namespace:
+def arguments(
+    text: str = __doc__, tests: pathlib.Path = HERE
+) -> argparse.Namespace:
+    """Read the command line.
+
+    :param text: the docstring of the script
+    :param tests: what pytest runs by default
+    """
     ours, dashes, theirs = sys.argv[1:], '--', []
     if dashes in ours:
         where = ours.index(dashes)
         ours, theirs = ours[:where], ours[where + 1 :]
     parser = argparse.ArgumentParser(
-        description=__doc__.partition('\n')[0],
+        description=text.partition('\n')[0],
         usage='%(prog)s [options] [-- ARGUMENT OF PYTEST...]',
     )
     parser.add_argument('--boots', type=int, default=1, metavar='N')
@@ -135,12 +142,17 @@ def arguments() -> argparse.Namespace:
         help="also show the kernel's messages",
     )
     parsed = parser.parse_args(ours)
-    parsed.pytest = theirs or [str(HERE)]
+    parsed.pytest = theirs or [str(tests)]
     return parsed
 
 
 class Lab:
-    """The files that are kept between boots, and the options of each boot."""
+    """The files that are kept between boots, and the options of each boot.
+
+    :cvar QEMU: the command that runs the machine
+    """
+
+    QEMU = 'qemu-system-x86_64'
 
     def __init__(self, directory: pathlib.Path, options: argparse.Namespace):
         self.directory = directory
@@ -151,12 +163,16 @@ class Lab:
         self.out = directory / 'out'
         self.out.mkdir()
         self.qemu = self.out / 'qemu'
-        self.qemu.write_text(RECORDS_EXIT)
+        self.qemu.write_text(RECORDS_EXIT % self.QEMU)
         self.qemu.chmod(0o755)
         # Each boot has copies of the disks, so that it can be repeated.
         self._kept = directory / 'kept'
         self._disks = directory / 'disks'
         self._kept.mkdir()
+        self.make_disks()
+
+    def make_disks(self) -> None:
+        """Make the disks that the boots share."""
         self._file(NAMESPACE, 64 << 20)
         state = self._file(STATE, 512 << 20)
         subprocess.run(
@@ -182,7 +198,8 @@ class Lab:
         shutil.rmtree(self._kept)
         self._disks.rename(self._kept)
 
-    def _environment(self, boot: int) -> dict[str, str]:
+    def environment(self, boot: int) -> dict[str, str]:
+        """The environment of the tests."""
         bin_directory = pathlib.Path(sys.executable).parent
         environment = {
             name: value
@@ -212,14 +229,15 @@ class Lab:
         (self.out / 'lab.env').write_text(
             ''.join(
                 f'export {name}={shlex.quote(value)}\n'
-                for name, value in self._environment(boot).items()
+                for name, value in self.environment(boot).items()
             )
         )
         (self.out / 'arguments').write_text(
             ''.join(f'{arg}\0' for arg in (*PYTEST, *self.options.pytest))
         )
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """The command that boots the machine, with its output to stdout."""
         qemu = lab_devices.qemu_options(
             self._disks / NAMESPACE, self._disks / STATE
         )
@@ -266,7 +284,7 @@ class Lab:
         self._copy_disks()
         path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
         process = subprocess.Popen(
-            self._command(),
+            self.command(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -419,11 +437,11 @@ def main() -> int:
     return run(options)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, kind: type[Lab] = Lab) -> int:
     """Boot a new machine --boots times, and return the exit code."""
     code = 0
     with tempfile.TemporaryDirectory(prefix='os-acc-lab-') as directory:
-        lab = Lab(pathlib.Path(directory), options)
+        lab = kind(pathlib.Path(directory), options)
         for boot in range(1, options.boots + 1):
             code = lab.repeated(boot)
             if code:

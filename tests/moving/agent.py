@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The service of one host, in the place of nova-compute.
+
+    agent.py CONFIGURATION-FILE
+
+It calls os-acc, and moves guests by libvirt. It reads a call from each line of
+stdin, and writes the result to stdout, both as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from typing import Any
+
+import libvirt
+
+import os_acc
+from os_acc import migration
+from os_acc import objects
+from os_acc.privileged import privsep
+
+# Of the two QEMUs, while one moves a guest to the other.
+SOCKET = '/tmp/migration.sock'
+PARENT, TYPE = 'mtty', 'mtty-2'
+# Some tests ask while libvirtd is dead: then connect_timeout is waited for.
+CONFIGURATION = """
+[os_acc]
+host = {host}
+state_path = {directory}/state
+plugin = libvirt
+device_spec = {{"address": "mtty", "mdev_types": ["mtty-2"]}}
+[os_acc_libvirt]
+connection_uri = {uri}
+connect_timeout = 5
+detach_attempt_timeout = 60
+detach_timeout = 240
+"""
+
+
+class Agent:
+    """Each public method is a call, with JSON as arguments and result.
+
+    :param path: the configuration file
+    """
+
+    def __init__(self, path: str) -> None:
+        privsep.run_here(True)
+        os_acc.CONF([], project='os-acc', default_config_files=[path])
+        os_acc.initialize()
+        self._uri = os_acc.CONF.os_acc_libvirt.connection_uri
+
+    def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        started = time.monotonic()
+        try:
+            answer = {'result': getattr(self, name)(**arguments)}
+        except Exception as err:
+            answer = {
+                'error': type(err).__name__,
+                'text': ''.join(traceback.format_exception(err)),
+            }
+        return answer | {'seconds': time.monotonic() - started}
+
+    def plug(self, instance: str, van: str, mdev: str) -> list[Any]:
+        return _told(os_acc.plug(_instance(instance), [_request(van, mdev)]))
+
+    def unplug(self, instance: str) -> int:
+        return os_acc.unplug(_instance(instance))
+
+    def describe(self, instance: str) -> dict[str, Any]:
+        return migration.describe(_instance(instance)).obj_to_primitive()
+
+    def prepare(
+        self, instance: str, plan: dict[str, Any], move: str, mdev: str
+    ) -> list[Any]:
+        """Prepare one device, which the caller chooses as Placement does."""
+        read = objects.MigrationPlan.obj_from_primitive(plan)
+        requests = [_request(read.accelerators[0].uuid, mdev)]
+        return _told(
+            migration.prepare(
+                _instance(instance), plan, move, requests=requests
+            )
+        )
+
+    def hand_over(
+        self, instance: str, move: str, live: bool = False
+    ) -> list[Any]:
+        return _told(migration.hand_over(_instance(instance), move, live))
+
+    def switch(
+        self, instance: str, move: str, live: bool = False
+    ) -> list[Any]:
+        return _told(migration.switch(_instance(instance), move, live))
+
+    def finish(self, instance: str, move: str) -> int:
+        return migration.finish(_instance(instance), move)
+
+    def abort(self, instance: str, move: str) -> int:
+        return migration.abort(_instance(instance), move)
+
+    def recover(self, migration_timeout: float) -> None:
+        """Recover, as after a migration whose time is over."""
+        os_acc.CONF.set_override(
+            'migration_timeout', migration_timeout, 'os_acc'
+        )
+        time.sleep(migration_timeout)
+        os_acc.recover()
+
+    def vans(self, instance: str) -> list[Any]:
+        return _told(os_acc.get_vans(instance))
+
+    def migrate(
+        self,
+        instance: str,
+        to: str,
+        target: list[dict[str, Any]],
+        bandwidth: int = 0,
+    ) -> None:
+        """Move a running guest as Nova does.
+
+        :param to: the URI of the other libvirt
+        :param target: the VANs there, or none if it moves without devices
+        :param bandwidth: MiB in a second; 0 is no limit
+        """
+        domain = libvirt.open(self._uri).lookupByUUIDString(instance)
+        running, kept = (
+            domain.XMLDesc(flags)
+            for flags in (
+                libvirt.VIR_DOMAIN_XML_MIGRATABLE,
+                libvirt.VIR_DOMAIN_XML_INACTIVE,
+            )
+        )
+        if target:
+            vans = objects.VANList(
+                objects=[objects.VAN.obj_from_primitive(e) for e in target]
+            )
+            running, kept = (
+                migration.redefine(_instance(instance), vans, xml)
+                for xml in (running, kept)
+            )
+        params = {
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: running,
+            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: kept,
+            libvirt.VIR_MIGRATE_PARAM_URI: f'unix://{SOCKET}',
+        }
+        if bandwidth:
+            params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = bandwidth
+        flags = (
+            libvirt.VIR_MIGRATE_LIVE
+            | libvirt.VIR_MIGRATE_PEER2PEER
+            | libvirt.VIR_MIGRATE_PERSIST_DEST
+            | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+        )
+        domain.migrateToURI3(to, params, flags)
+
+
+def _instance(uuid: str) -> objects.InstanceInfo:
+    return objects.InstanceInfo(uuid=uuid, name='guest')
+
+
+def _request(van: str, mdev: str) -> objects.AcceleratorRequest:
+    return objects.AcceleratorRequest(
+        uuid=van,
+        handle=objects.MdevHandle(uuid=mdev, parent=PARENT, type=TYPE),
+    )
+
+
+def _told(vans: objects.VANList) -> list[Any]:
+    return [each.obj_to_primitive() for each in vans]
+
+
+def main() -> None:
+    agent = Agent(sys.argv[1])
+    print(json.dumps({'result': 'up'}), flush=True)  # noqa: T201
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        print(json.dumps(agent.call(name, arguments)), flush=True)  # noqa: T201
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""An instance with a mediated device, and the steps by which it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import pathlib
+import signal
+from typing import Any
+import uuid
+
+import agent
+from guest import Guest
+from guest import wait
+from hosts import Host
+from hosts import mdev_exists
+import libvirt
+
+# So slow that a test can act while memory is copied, in MiB a second.
+SLOW, FAST = 2, 1024
+COPIED = 1 << 20
+SOCKETS = pathlib.Path('/proc/net/unix')
+
+
+class Instance:
+    """It runs on host one, and moves to host two.
+
+    :ivar mdevs: the mediated device that it has, or had, on each host
+    :ivar move: the UUID of its last migration
+    """
+
+    def __init__(self, one: Host, two: Host, directory: pathlib.Path) -> None:
+        self.one, self.two = one, two
+        self.guest = Guest(directory)
+        self.uuid = self.guest.uuid
+        self.van = str(uuid.uuid4())
+        self.mdevs: dict[str, str] = {}
+        self.move = ''
+        self.prepared: list[Any] = []
+
+    def start(self) -> None:
+        """Plug it, and start its guest, on host one."""
+        mdev = self.mdevs['one'] = str(uuid.uuid4())
+        self.one.call('plug', instance=self.uuid, van=self.van, mdev=mdev)
+        self.define(self.one)
+        self.one.virsh('start', self.guest.name)
+        assert self.guest.mark() == 'A'
+
+    def define(self, host: Host) -> None:
+        (van,) = host.vans(self.uuid)
+        path = host.directory / f'{self.guest.name}.xml'
+        path.write_text(self.guest.xml(van.guest_config))
+        host.virsh('define', str(path))
+
+    def prepare(self, source: Host, target: Host, live: bool = False) -> None:
+        """Do what comes before the move of the guest.
+
+        :param live: detach the device from the running guest
+        """
+        plan = source.call('describe', instance=self.uuid)
+        self.move = str(uuid.uuid4())
+        mdev = self.mdevs[target.name] = str(uuid.uuid4())
+        self.prepared = target.call(
+            'prepare',
+            instance=self.uuid,
+            plan=plan,
+            move=self.move,
+            mdev=mdev,
+        )
+        source.call('hand_over', instance=self.uuid, move=self.move, live=live)
+
+    def begin(
+        self,
+        source: Host,
+        target: Host,
+        bandwidth: int = 0,
+        with_device: bool = True,
+    ) -> None:
+        """Begin to move the guest; source.result() waits for the end."""
+        source.begin(
+            'migrate',
+            instance=self.uuid,
+            to=target.uri,
+            target=self.prepared if with_device else [],
+            bandwidth=bandwidth,
+        )
+
+    def switch(self, host: Host, live: bool = False) -> None:
+        host.call('switch', instance=self.uuid, move=self.move, live=live)
+
+    def finish(self, host: Host) -> None:
+        assert host.call('finish', instance=self.uuid, move=self.move) == 1
+
+    def check(self, one: str | None, two: str | None) -> None:
+        """Check both journals, and that the devices are as they say.
+
+        :param one: the state of the VAN on host one; None: it has none
+        """
+        for host, state in ((self.one, one), (self.two, two)):
+            mdev = self.mdevs[host.name]
+            wanted = [] if state is None else [(state, mdev)]
+            assert host.journal(self.uuid) == wanted, host.name
+            assert mdev_exists(mdev) == (state is not None), host.name
+
+    def recover(self) -> None:
+        """Both hosts recover, when the time of the migration is over."""
+        for host in (self.two, self.one):
+            host.call('recover', migration_timeout=1.0)
+
+    def lives_on(self, host: Host, other: Host, mark: str = 'A') -> None:
+        """Check that the guest runs on one host only, with its device."""
+        assert host.state(self.guest.name).startswith('running')
+        assert other.state(self.guest.name) in ('-', 'shut off (migrated)')
+        assert self.guest.mark() == mark
+        mdev = [self.mdevs[host.name]]
+        assert host.mdevs_of(self.guest.name) == (mdev, mdev)
+
+    def in_the_copy(self, act: Callable[[], None]) -> None:
+        """Act while memory is copied from host one."""
+        domain = self._copying()
+        act()
+        # It may go on, and shall not take long.
+        with contextlib.suppress(libvirt.libvirtError):
+            domain.migrateSetMaxSpeed(FAST)
+
+    def in_the_switch(self, act: Callable[[], None]) -> None:
+        """Act while the source is paused, and the target not yet started.
+
+        libvirtd of the target stands still meanwhile.
+        """
+        domain = self._copying()
+        self.two.signal_libvirtd(signal.SIGSTOP)
+        domain.migrateSetMaxSpeed(FAST)
+        wait(lambda: domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
+        # Both QEMUs close their socket when the target has all.
+        wait(lambda: agent.SOCKET not in SOCKETS.read_text())
+        act()
+        if self.two.has_libvirtd():
+            self.two.signal_libvirtd(signal.SIGCONT)
+
+    def _copying(self) -> Any:
+        """Begin to move slowly, and wait until memory is copied."""
+        self.begin(self.one, self.two, SLOW)
+        domain = libvirt.open(self.one.uri).lookupByUUIDString(self.uuid)
+
+        def copies() -> bool:
+            return domain.jobStats().get('memory_processed', 0) > COPIED
+
+        wait(copies)
+        return domain
+
+    def remove(self) -> None:
+        """Remove what a test has left."""
+        for host in (self.one, self.two):
+            if host.has_libvirtd():
+                host.signal_libvirtd(signal.SIGCONT)
+            if host.is_called:
+                host.kill_agent()
+                host.start_agent()
+            host.start_libvirtd()
+            host.wait_for_libvirtd()
+            host.virsh('destroy', self.guest.name, check=False)
+            host.virsh('undefine', self.guest.name, check=False)
+        for host in (self.two, self.one):
+            if any(state != 'plugged' for state, _ in host.journal(self.uuid)):
+                host.call('abort', instance=self.uuid, move=self.move)
+            host.call('unplug', instance=self.uuid)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""A guest moves from one host to the other, in each of the three ways."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+
+from hosts import Host
+from hosts import mdev_exists
+
+from os_acc import objects
+
+
+def live(instance, source, target) -> str:
+    """Move it live, and say how long each step has taken."""
+    instance.prepare(source, target)
+    instance.begin(source, target)
+    source.result()
+    instance.switch(target)
+    instance.finish(source)
+    steps = {
+        'describe': source,
+        'prepare': target,
+        'hand_over': source,
+        'migrate': source,
+        'switch': target,
+        'finish': source,
+    }
+    shown = target.virsh('domjobinfo', '--completed', instance.guest.name)
+    # libvirt does not always keep the figures of the job.
+    found = re.search(r'Total downtime: *(\d+ ms)', shown.stdout)
+    downtime = found[1] if found else 'unknown'
+    said = [
+        f'{name} {host.seconds[name]:.3f} s' for name, host in steps.items()
+    ]
+    return f'{", ".join(said)}, downtime {downtime}'
+
+
+def test_the_kernel_is_asked(tmp_path):
+    """The kernel says that a device of mtty migrates."""
+    host = Host('three', tmp_path / 'three')
+    host.start_agent()
+    instance, van, mdev = (str(uuid.uuid4()) for _ in range(3))
+    host.call('plug', instance=instance, van=van, mdev=mdev)
+    plan = objects.MigrationPlan.obj_from_primitive(
+        host.call('describe', instance=instance)
+    )
+    assert (plan.way, plan.obstacles) == ('live', [])
+    assert host.call('unplug', instance=instance) == 1
+    assert not mdev_exists(mdev)
+    host.stop()
+
+
+def test_live(instance, report):
+    """It keeps its device and the state of it, there and back."""
+    one, two = instance.one, instance.two
+    report(f'live: {live(instance, one, two)}')
+    instance.lives_on(two, one)
+    instance.check(None, 'plugged')
+    report(f'live, back: {live(instance, two, one)}')
+    instance.lives_on(one, two)
+    instance.check('plugged', None)
+
+
+def test_replug(instance, report):
+    """It gives its device back, moves, and gets another one."""
+    one, two = instance.one, instance.two
+    started = time.monotonic()
+    instance.prepare(one, two, live=True)
+    assert instance.guest.mark() is None
+    instance.begin(one, two, with_device=False)
+    one.result()
+    instance.switch(two, live=True)
+    # A second device, without the state of the first.
+    instance.lives_on(two, one, 'B')
+    report(f'replug: {time.monotonic() - started:.1f} s')
+    instance.finish(one)
+    instance.check(None, 'plugged')
+
+
+def test_cold(instance):
+    """It is stopped, and starts on the other host."""
+    one, two, guest = instance.one, instance.two, instance.guest
+    last = int(guest.beats()[-1][0])
+    instance.prepare(one, two)
+    one.virsh('destroy', guest.name)
+    instance.switch(two)
+    instance.define(two)
+    one.virsh('undefine', guest.name)
+    guest.log.write_text('')
+    two.virsh('start', guest.name)
+    instance.lives_on(two, one)
+    assert int(guest.beats()[0][0]) < last
+    instance.finish(one)
+    instance.check(None, 'plugged')
