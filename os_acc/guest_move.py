@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from os_acc import objects
 
-#: The hosts on which a guest may be.
+#: The host from which a guest moves.
 SOURCE = 'source'
+#: The host to which a guest moves.
 TARGET = 'target'
 
 
@@ -22,11 +23,11 @@ class GuestMove(abc.ABC):
     """Moves the guest of one instance from this host to another.
 
     A plugin returns it from guest_move(). os-acc makes these calls between
-    those of os_acc.migration. The guest is moved while it runs:
+    those of os_acc.migration. The guest is moved while it runs::
 
         carry()
 
-    or it is stopped, and started again:
+    or it is stopped, and started again::
 
         define(), stop(), forget(), start()
 

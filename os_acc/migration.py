@@ -2,7 +2,7 @@
 
 """Moves an instance with its accelerators from one host to another.
 
-The caller, such as a compute service, makes these calls in this order:
+The caller, such as a compute service, makes these calls in this order::
 
     describe(...)   source   what the target must provide
     prepare(...)    target   reserve, program and create it
