@@ -42,12 +42,9 @@ class _Planned:
 
     @property
     def downtime(self) -> str:
-        found = self.carrying
-        return (
-            carrying.DOWNTIME[found.way]
-            if found.guest.runs
-            else (carrying.OFF)
-        )
+        if not self.carrying.guest.runs:
+            return carrying.OFF
+        return carrying.DOWNTIME[self.carrying.way]
 
     @property
     def left_behind(self) -> list[str]:

@@ -91,7 +91,7 @@ def _done(line: bytes, initialize: Callable[[], object]) -> dict[str, Any]:
 def _read(line: bytes) -> Mapping[str, Any]:
     """Read a call.
 
-    :raises InvalidRequest: if it is none
+    :raises InvalidRequest: if the line is not a call
     """
     try:
         asked = json.loads(documents.text_of(line))
@@ -113,7 +113,7 @@ def _read(line: bytes) -> Mapping[str, Any]:
 def _instance(found: Any) -> objects.InstanceInfo:
     """Read the instance of a call.
 
-    :raises InvalidRequest: if it is none
+    :raises InvalidRequest: if the call has no valid instance
     """
     try:
         made = objects.InstanceInfo.obj_from_primitive(found)

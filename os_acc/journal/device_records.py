@@ -46,7 +46,7 @@ class DeviceRecords(store.Store):
         return self._select(health_rows.read)
 
     def save_unhealthy(self, found: health_rows.Health) -> None:
-        """Stop giving out a device. The same cause stays as it is.
+        """Stop giving out a device. A repeated cause changes nothing.
 
         :param found: of cause REBOOT, it replaces an earlier one
         """

@@ -16,13 +16,12 @@ def redefine(
     host: host_module.Host,
     instance_info: objects.InstanceInfo,
     vans: Any,
-    given_definition: Any,
+    definition: Any,
 ) -> str:
     """See os_acc.migration.redefine."""
     entries = plans.source(host, instance_info)
-    if not isinstance(given_definition, str):
-        raise _invalid('definition', given_definition, 'a text')
-    definition = given_definition
+    if not isinstance(definition, str):
+        raise _invalid('definition', definition, 'a string')
     uuids = {entry.van.uuid for entry in entries}
     if not isinstance(vans, objects.VANList):
         raise _invalid('vans', vans, 'an os_acc.objects.VANList')

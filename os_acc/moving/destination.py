@@ -26,8 +26,8 @@ _USER = re.compile(r'[0-9A-Za-z_][0-9A-Za-z_.@-]*', re.ASCII)
 _SCHEME = re.compile(r'[a-z][a-z0-9]*(\+[a-z][a-z0-9]*)?', re.ASCII)
 _TRANSPORTS_OF_SSH = ('ssh', 'libssh', 'libssh2')
 
-# ssh asks nobody, and ends if the other host does not answer: after 20 s at
-# the beginning, and after 60 s later on.
+# ssh asks for no password. It ends if the other host does not answer for 20 s
+# when it connects, or for 60 s after that.
 _SSH = (
     *('ssh', '-T', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=20'),
     *('-o', 'ServerAliveInterval=15', '-o', 'ServerAliveCountMax=4'),

@@ -23,7 +23,8 @@ _Pair = tuple[objects.VAN, objects.VAN]
 class Moving(plugin_hooks.PluginHooks):
     """The VANs of the target are plugged here too, after those of the source.
 
-    Each has the UUID that it has on the source, and another handle.
+    Each VAN of the target has the UUID of one of the source, and another
+    handle.
     """
 
     def test_a_migration_map(self, service: Service) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 #: What stands for a secret value.
 MASK = '***'
-#: What stands for a part that the author of a text has left out.
+#: The mark of an omission that the author of a text has made.
 LEFT_OUT = '...'
 
 # How many characters of the text of an error are searched.

@@ -48,8 +48,8 @@ from os_acc_nova import moves
 # rollback_live_migration_at_destination after a failure
 # (_live_migration_cleanup_flags in nova/compute/manager.py).
 _PLAN, _MIGRATION, _PREPARED = 'os_acc_plan', 'os_acc_migration', 'os_acc'
-# In the way live: what the guest has on the source, by the UUIDs of the VANs.
-# The target says by _MAPPED that Nova can write what it has instead.
+# For the way "live". _SOURCE: the devices of the guest on the source, by VAN.
+# With _MAPPED the target says that Nova can replace them in the XML.
 _SOURCE, _MAPPED = 'os_acc_source', 'os_acc_mapped'
 
 #: Makes the requests of an instance for the devices that Placement has

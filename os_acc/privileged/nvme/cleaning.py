@@ -228,7 +228,7 @@ class _Drive:
 
     @contextlib.contextmanager
     def _attached(self, there: verification.Namespaces) -> Iterator[None]:
-        """Attach what a guest has detached, while it is erased."""
+        """Attach the namespaces that a guest has detached, until the end."""
         active = self._list(active=True)
         data = commands.controller_list(self._data.id)
         with contextlib.ExitStack() as stack:
