@@ -76,6 +76,8 @@ def prepare(
             )
             for each in asked
         ]
+        for entry in new:
+            entry.van.migration_vans = [each.van.uuid for each in new]
 
         def check() -> None:
             for entry, each in zip(new, wanted, strict=True):
@@ -200,7 +202,9 @@ def make_theirs(
     """Give the VANs of a migration to the instance, on the target.
 
     :param live: also attach them to its running guest
+    :raises MigrationConflict: if one that was prepared with them is missing
     """
+    _check_whole(entries)
     prepare_module.make_intact(host, entries, step, live=False)
     if live:
         _attach(host, entries, step, live=True)
@@ -317,7 +321,7 @@ def _settle(
     """Write that VANs are plugged for the instance, in one commit."""
     vans = [entry.van for entry in entries]
     for van in vans:
-        van.state = states.PLUGGED
+        van.state, van.migration_vans = states.PLUGGED, None
     host.journal.save_all(vans, events=step.record.settled(vans))
     for van in vans:
         log.about(LOG, van.instance_uuid, van.uuid).info(
@@ -371,6 +375,28 @@ def _check_prepared(
         entry = found[each.uuid]
         plan.check_same(request, entry.request)
         plans.check_prepared(each, entry.van)
+
+
+def _check_whole(entries: Sequence[journal.Entry]) -> None:
+    """Check that incoming VANs are all that were prepared together.
+
+    The guest is defined with all of them, and must not start with fewer.
+
+    :raises MigrationConflict: if one is missing
+    """
+    prepared = {
+        uuid for each in entries for uuid in each.van.migration_vans or ()
+    }
+    missing = prepared - {each.van.uuid for each in entries}
+    if missing:
+        raise exception.MigrationConflict(
+            instance=entries[0].van.instance_uuid,
+            reason=f'VAN {", ".join(sorted(missing))} was prepared for it on '
+            'this host, and has been unplugged since; abort the migration, '
+            'on this host first. If the guest runs on this host already, '
+            'unplug its other VANs here, finish the migration on the source, '
+            'and plug them again',
+        )
 
 
 def _vans(entries: Sequence[journal.Entry]) -> objects.VANList:

@@ -651,6 +651,44 @@ def test_a_switch_that_comes_too_late_is_refused(hosts, info):
     assert {van.state for van in vans} == {'plugged'}
 
 
+def test_a_switch_without_one_of_the_prepared_vans_is_refused(hosts, info):
+    """The guest's definition has the devices of all of them."""
+    first = handed_over(hosts, info)[0].uuid
+    hosts.stop_guest(info.uuid)
+    assert on(hosts, TARGET, os_acc.unplug, info, [first]) == 1
+    with conflict(f'VAN {first} was prepared .* abort the migration'):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert hosts.states(info.uuid)[TARGET] == {'incoming'}
+    assert on(hosts, TARGET, migration.abort, info, MIGRATION) == 1
+    assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 2
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+    hosts.check({info.uuid: 2})
+
+
+def test_recover_assigns_no_part_of_the_prepared_vans(hosts, info):
+    """The error says what to do with a guest that runs without one."""
+    first = handed_over(hosts, info)[0].uuid
+    hosts.move_guest_cold(info.uuid, TARGET)
+    on(hosts, TARGET, os_acc.unplug, info, [first])
+    hosts.wait()
+    report = recovered(hosts, TARGET)
+    assert not (report.released or report.restored or report.failed)
+    with conflict('unplug its other VANs here, finish the migration on the'):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert on(hosts, TARGET, os_acc.unplug, info) == 1
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+    for name in (SOURCE, TARGET):
+        hosts.check_devices(name)
+
+
+def test_one_van_can_be_unplugged_once_the_target_has_switched(hosts, info):
+    first = handed_over(hosts, info)[0].uuid
+    hosts.stop_guest(info.uuid)
+    on(hosts, TARGET, migration.switch, info, MIGRATION)
+    on(hosts, TARGET, os_acc.unplug, info, [first])
+    assert len(on(hosts, TARGET, migration.switch, info, MIGRATION)) == 1
+
+
 def test_a_reboot_of_the_target_keeps_the_reservation(hosts, info):
     handles = [van.handle.identity for van in prepared(hosts, info)]
     on(hosts, SOURCE, migration.hand_over, info, MIGRATION)
