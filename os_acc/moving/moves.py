@@ -45,6 +45,12 @@ from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
 
+#: Why nothing is decided about a guest, as guests.stays() says.
+UNDECIDED = (
+    'its guest is paused on this host, or is being moved; wait for the end of '
+    'that, or look at both hosts where it runs'
+)
+
 
 def prepare(
     host: host_module.Host,
@@ -345,20 +351,14 @@ def _check_left(
 ) -> None:
     """Check that no guest on this host has the VANs, or may yet get them.
 
-    During a live migration the guest exists on both hosts, with the devices
-    of each. Which one goes on is not known before the hypervisor has ended it.
-
     :param instead: the call for a guest that runs here
     :raises MigrationConflict: if one has
     """
-    runs = guests.runs(call.host, entries) if entries else False
-    if runs:
+    stays = guests.stays(call.host, entries) if entries else False
+    if stays:
         call.refuse(f'its guest runs on this host; {instead} it instead')
-    if runs is None and guests.exists(call.host, entries):
-        call.refuse(
-            'its guest is paused on this host, or is being moved; wait for '
-            'the end of that, or look at both hosts where it runs'
-        )
+    if stays is None:
+        call.refuse(UNDECIDED)
 
 
 def _check_prepared(
