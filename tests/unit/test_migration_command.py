@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import types
 import uuid
 
 import command
@@ -12,6 +13,7 @@ import pytest
 import acc_plug_noop
 from os_acc import exception
 from os_acc import journal
+from os_acc.moving import remote
 
 MIGRATION = str(uuid.uuid4())
 PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')
@@ -51,6 +53,30 @@ def run(clean, tmp_path, capfd, monkeypatch):
     made.configuration = str(path)
     assert made('plug', 'web', *PCI, '--count', '2').code == 0
     return made
+
+
+@pytest.mark.parametrize(
+    ('way', 'runs', 'code'),
+    [('cold', True, 2), ('replug', True, 0), ('replug', False, 0)],
+)
+def test_a_guest_must_shut_down_within_migration_timeout(
+    run, monkeypatch, way, runs, code
+):
+    """The target would not switch later. A guest may be copied for longer."""
+    guest = types.SimpleNamespace(
+        runs=runs, obstacles=lambda *_: [], shared_files=lambda *_: []
+    )
+    monkeypatch.setattr(
+        acc_plug_noop.NoopPlugin, 'guest_move', lambda *_: guest
+    )
+    answer = {'obstacles': [], 'plugins': ['noop'], 'files': {}}
+    monkeypatch.setattr(remote.Remote, 'call', lambda *_, **__: answer)
+    move = ('migrate', 'web', '--to', 'ssh://two', '--dry-run', '--way', way)
+    assert run(*move, '--timeout', '3599').code == 0
+    result = run(*move, '--timeout', '3600')
+    assert result.code == code
+    said = 'less than [os_acc] migration_timeout (3600)'
+    assert (said in result.err.replace('\n', ' ')) is (code == 2)
 
 
 def test_list(run):
