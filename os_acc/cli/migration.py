@@ -18,6 +18,7 @@ from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import listing
 from os_acc.cli import names
+from os_acc.moving import calls
 from os_acc.moving import moves
 from os_acc.moving import plans
 from os_acc.objects import base as objects_base
@@ -292,7 +293,7 @@ def _check_decided(entries: list[journal.Entry]) -> None:
         opened.close()
     if stays is None:
         raise exception.MigrationConflict(
-            instance=entries[0].van.instance_uuid, reason=moves.UNDECIDED
+            instance=entries[0].van.instance_uuid, reason=calls.UNDECIDED
         )
 
 
