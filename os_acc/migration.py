@@ -164,8 +164,9 @@ def switch(
     :returns: the VANs, which are ``plugged``
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for prepare
     :raises LiveNotSupported, HypervisorError: as for os_acc.plug
-    :raises MigrationConflict: if the migration is not prepared here, or
-        migration_timeout has passed and the guest does not run here
+    :raises MigrationConflict: if the migration is not prepared here, if a VAN
+        that prepare() has returned was unplugged, or if migration_timeout has
+        passed and the guest does not run here
     :raises PlugException: if a step failed. The VANs stay incoming: try again
         or abort
     """

@@ -161,6 +161,22 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
         """
         return None
 
+    def undefine_command(
+        self, instance_info: objects.InstanceInfo
+    ) -> str | None:
+        """Name the command that removes the guest's definition here.
+
+        A cold move that was killed may have left the guest defined on both
+        hosts. ``os-acc migration finish`` on the source and ``os-acc migration
+        abort`` on the target then show this command, so that nobody starts the
+        guest twice. Nothing is changed.
+
+        :returns: None if there is no definition here, if the guest runs with
+            it, or if the plugin cannot tell, which is the default
+        :raises Exception: if the hypervisor does not answer
+        """
+        return None
+
     def migration_map(
         self,
         vans_source: Sequence[objects.VAN],

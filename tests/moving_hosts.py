@@ -20,6 +20,7 @@ import uuid
 
 from oslo_utils import timeutils
 
+import acc_plug_noop
 import os_acc
 from os_acc import exception
 from os_acc import fixture
@@ -173,9 +174,11 @@ class Hosts:
             delays={},
             fail=[],
         )
-        return loader.Extensions(
-            {'fake': driver}, {'guests': GuestPlugin(here, self)}, {}
-        )
+        plugins = {
+            'guests': GuestPlugin(here, self),
+            'noop': acc_plug_noop.NoopPlugin.load('noop'),
+        }
+        return loader.Extensions({'fake': driver}, plugins, {})
 
     def _hardware(self, name: str) -> str:
         return str(self.directory / f'hardware-{name}')

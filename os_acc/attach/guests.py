@@ -31,6 +31,30 @@ def runs(
     return _ask(host, entries, lambda plugin, info: plugin.runs_guest(info))
 
 
+def stays(
+    host: host_module.Host, entries: Sequence[journal.Entry]
+) -> bool | None:
+    """Whether the guest of VANs that are being moved is on this host.
+
+    During a live migration the guest exists on both hosts. Which one goes on
+    is not known before the hypervisor has ended it.
+
+    :returns: True: it runs here; None: it is paused here, or is being moved;
+        False: neither, as far as the plugins can tell
+    :raises Exception: if a hypervisor does not answer
+    """
+
+    def look(
+        plugin: plugin_base.PluginBase, info: objects.InstanceInfo
+    ) -> bool | None:
+        runs = plugin.runs_guest(info)
+        if runs is None and not plugin.has_guest(info):
+            return False
+        return runs
+
+    return _ask(host, entries, look)
+
+
 def _ask(
     host: host_module.Host,
     entries: Sequence[journal.Entry],

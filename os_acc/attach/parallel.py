@@ -34,8 +34,12 @@ class _Queue(Generic[_T]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def work(self) -> None:
-        """Do items until none waits."""
+    def work(self, is_caller: bool = False) -> None:
+        """Do items until none waits.
+
+        :param is_caller: the thread has called run()
+        :raises BaseException: what interrupts the caller
+        """
         while True:
             with self._changed:
                 if not self._items:
@@ -45,6 +49,8 @@ class _Queue(Generic[_T]):
             try:
                 self._act(item)
             except BaseException as err:
+                if is_caller and not isinstance(err, Exception):
+                    raise
                 log.error(LOG, err, 'A step in a separate thread failed')
             finally:
                 with self._changed:
@@ -103,7 +109,7 @@ def run(
                 stop.set()
             if not helpers or interrupt is not None:
                 # Perhaps no thread works on the queue.
-                queue.work()
+                queue.work(is_caller=True)
             queue.wait()
             break
         except BaseException as err:

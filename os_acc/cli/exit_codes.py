@@ -30,7 +30,8 @@ MEANINGS = {
     WRONG_USAGE: 'wrong arguments, input or configuration; nothing was '
     'touched. For ``apply --check``: something would change',
     DIFFERS: 'something differs from what it should be: ``recover``, '
-    '``apply``, ``migrate`` or ``orphans --release`` left something undone, '
+    '``apply``, ``migrate``, ``migration finish``, ``migration abort`` or '
+    '``orphans --release`` left something undone, '
     '``cyborg check`` found something that was not fixed, or ``migration '
     'check`` found an accelerator that cannot move; the output says what and '
     'why',

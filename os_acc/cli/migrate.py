@@ -187,9 +187,10 @@ class Migrate(answers.Command):
         vans = [entry.van for entry in entries]
         guest = _guest(here, info, vans, goal.uri)
         way = _way(plan, parsed_args.way) if guest.runs else ways.COLD
-        there = remote.Remote(
-            [*command], goal.called, here.conf.os_acc.migration_timeout
-        )
+        limit = here.conf.os_acc.migration_timeout
+        if way == ways.COLD and guest.runs:
+            _check_timeout(parsed_args.timeout, limit)
+        there = remote.Remote([*command], goal.called, limit)
         migration_uuid = str(uuid.uuid4())
         made = carrying.Carrying(
             here,
@@ -253,6 +254,21 @@ def _way(plan: objects.MigrationPlan, chosen: str | None) -> str:
             expected=f'{" or ".join(possible)}: see os-acc migration check',
         )
     return chosen or plan.way
+
+
+def _check_timeout(seconds: float, limit: float) -> None:
+    """Check that a guest may not shut down later than the target can switch.
+
+    :raises InvalidRequest: if it may: it would be shut down in vain
+    """
+    if seconds >= limit:
+        raise exception.InvalidRequest(
+            subject='migrate',
+            field='--timeout',
+            value=seconds,
+            expected='for a guest that is shut down, less than [os_acc] '
+            f'migration_timeout ({limit:g})',
+        )
 
 
 def _command(text: str) -> list[str]:

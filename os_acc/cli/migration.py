@@ -18,12 +18,14 @@ from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import listing
 from os_acc.cli import names
+from os_acc.moving import calls
 from os_acc.moving import moves
 from os_acc.moving import plans
 from os_acc.objects import base as objects_base
 from os_acc.objects import van as states
 from os_acc.state import instance_names
 
+_RELEASED = 'released'
 _SIDES = {states.INCOMING: 'target', states.OUTGOING: 'source'}
 
 
@@ -148,9 +150,39 @@ class _Settle(base.Command, listing.Listing):
                 'on this host. See: os-acc migration list',
             )
         result = self.settle(entries, parsed_args)
+        if result == _RELEASED:
+            self._tell_definition(entries[0].instance_info, entries)
         return self.keys(), [
             (entry.van.uuid, uuid, result) for entry in entries
         ]
+
+    def _tell_definition(
+        self, info: objects.InstanceInfo, entries: list[journal.Entry]
+    ) -> None:
+        """Say that the guest, which is the other host's, is defined here."""
+        opened = base.look()
+        try:
+            commands = {
+                opened.extensions.plugin(each.van.plugin).undefine_command(
+                    info
+                )
+                for each in entries
+            }
+        except Exception as err:
+            self.say(
+                'Whether the guest is still defined on this host is not '
+                f'known: {exception.describe(err)}'
+            )
+            return
+        finally:
+            opened.close()
+        for command in filter(None, commands):
+            self.unfinished = True
+            self.say(
+                'The guest belongs to the other host now, and is still '
+                'defined on this one. If it is defined there, remove the '
+                f'definition here: {command}'
+            )
 
     def settle(
         self, entries: list[journal.Entry], parsed_args: argparse.Namespace
@@ -187,7 +219,7 @@ class MigrationFinish(_Settle):
         info, uuid = _named(entries)
         if entries[0].van.state == states.OUTGOING:
             migration.finish(info, uuid, self.show_progress)
-            return 'released'
+            return _RELEASED
         runs, attaches = _look(entries)
         if not parsed_args.handed_over and not runs:
             raise exception.MigrationConflict(
@@ -218,9 +250,11 @@ class MigrationAbort(_Settle):
         self, entries: list[journal.Entry], parsed_args: argparse.Namespace
     ) -> str:
         info, uuid = _named(entries)
-        migration.abort(info, uuid, self.show_progress)
         incoming = entries[0].van.state == states.INCOMING
-        return 'released' if incoming else 'plugged'
+        if not incoming:
+            _check_decided(entries)
+        migration.abort(info, uuid, self.show_progress)
+        return _RELEASED if incoming else 'plugged'
 
 
 def _with_instance(
@@ -242,6 +276,25 @@ def _named(entries: list[journal.Entry]) -> tuple[objects.InstanceInfo, str]:
 
 def _moving(read: journal.Journal) -> list[journal.Entry]:
     return [e for e in read.entries() if e.van.state in states.MOVING]
+
+
+def _check_decided(entries: list[journal.Entry]) -> None:
+    """Check that the guest is not being moved away from this host just now.
+
+    A caller of the library knows when its migration has ended. An operator may
+    not know.
+
+    :raises MigrationConflict: if it is, or is paused
+    """
+    opened = base.look()
+    try:
+        stays = guests.stays(opened, entries)
+    finally:
+        opened.close()
+    if stays is None:
+        raise exception.MigrationConflict(
+            instance=entries[0].van.instance_uuid, reason=calls.UNDECIDED
+        )
 
 
 def _look(entries: list[journal.Entry]) -> tuple[bool | None, bool]:

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+import traceback
 from typing import Any
 
 from os_acc import exception
@@ -167,6 +168,9 @@ class Carrying:
         try:
             self._until_switch()
         except BaseException as err:
+            # A call that is interrupted between its entry and its first line
+            # holds the lock of the instance as long as its frames live.
+            traceback.clear_frames(err.__traceback__)
             self._undo(err)
         return self._after_switch()
 

@@ -14,13 +14,9 @@ on the target first. One commit of a journal writes each arrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
-import contextlib
 import logging
 from typing import Any
-from typing import NoReturn
 
 from oslo_utils import timeutils
 
@@ -35,11 +31,11 @@ from os_acc.attach import guests
 from os_acc.attach import plan
 from os_acc.attach import plug
 from os_acc.attach import prepare as prepare_module
-from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.kernel import sysfs
+from os_acc.moving import calls
 from os_acc.moving import plans
 from os_acc.objects import van as states
 
@@ -55,7 +51,7 @@ def prepare(
     requests: Sequence[objects.AcceleratorRequest] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.prepare."""
-    call = _Call(host, instance_info, migration_uuid)
+    call = calls.Call(host, instance_info, migration_uuid)
     wanted = plans.read(source_plan, call.instance)
     chosen = plans.chosen(wanted, requests)
     asked = plan.plan(host, instance_info, chosen, False)
@@ -66,7 +62,7 @@ def prepare(
         existing = [e for e in entries if e not in half_done]
         if existing:
             call.check(existing, states.INCOMING, states.PLUGGED)
-            _check_prepared(call, existing, wanted, chosen)
+            calls.check_prepared(call, existing, wanted, chosen)
             prepare_module.make_intact(host, existing, step, live=False)
             return _vans(existing)
         now = sysfs.boot_id()
@@ -76,6 +72,8 @@ def prepare(
             )
             for each in asked
         ]
+        for entry in new:
+            entry.van.migration_vans = [each.van.uuid for each in new]
 
         def check() -> None:
             for entry, each in zip(new, wanted, strict=True):
@@ -93,7 +91,7 @@ def hand_over(
     callback: progress.Callback | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.hand_over."""
-    call = _Call(host, instance_info, migration_uuid)
+    call = calls.Call(host, instance_info, migration_uuid)
     cls = exception.UnplugException
     with call.begun(events.HAND_OVER, cls, callback) as step:
         entries = call.entries()
@@ -127,7 +125,7 @@ def switch(
     callback: progress.Callback | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.switch."""
-    call = _Call(host, instance_info, migration_uuid)
+    call = calls.Call(host, instance_info, migration_uuid)
     with call.begun(events.SWITCH, exception.PlugException, callback) as step:
         entries = call.entries()
         if not entries:
@@ -160,12 +158,12 @@ def finish(
     callback: progress.Callback | None = None,
 ) -> int:
     """See os_acc.migration.finish."""
-    call = _Call(host, instance_info, migration_uuid)
+    call = calls.Call(host, instance_info, migration_uuid)
     cls = exception.UnplugException
     with call.begun(events.FINISH, cls, callback) as step:
         whole = [e for e in call.entries() if e.van.state in states.WHOLE]
         call.check(whole, states.OUTGOING)
-        _check_left(call, whole, 'abort')
+        calls.check_left(call, whole, 'abort')
         return _release(call, call.own(), step)
 
 
@@ -176,7 +174,7 @@ def abort(
     callback: progress.Callback | None = None,
 ) -> int:
     """See os_acc.migration.abort."""
-    call = _Call(host, instance_info, migration_uuid)
+    call = calls.Call(host, instance_info, migration_uuid)
     cls = exception.UnplugException
     with call.begun(events.ABORT, cls, callback) as step:
         entries = call.own()
@@ -187,7 +185,7 @@ def abort(
             take_back(host, entries, step)
             return len(entries)
         if states.INCOMING in found:
-            _check_left(call, entries, 'finish')
+            calls.check_left(call, entries, 'finish')
         return _release(call, entries, step)
 
 
@@ -200,7 +198,9 @@ def make_theirs(
     """Give the VANs of a migration to the instance, on the target.
 
     :param live: also attach them to its running guest
+    :raises MigrationConflict: if one that was prepared with them is missing
     """
+    calls.check_whole(entries)
     prepare_module.make_intact(host, entries, step, live=False)
     if live:
         _attach(host, entries, step, live=True)
@@ -317,7 +317,7 @@ def _settle(
     """Write that VANs are plugged for the instance, in one commit."""
     vans = [entry.van for entry in entries]
     for van in vans:
-        van.state = states.PLUGGED
+        van.state, van.migration_vans = states.PLUGGED, None
     host.journal.save_all(vans, events=step.record.settled(vans))
     for van in vans:
         log.about(LOG, van.instance_uuid, van.uuid).info(
@@ -326,7 +326,7 @@ def _settle(
 
 
 def _release(
-    call: _Call, entries: Sequence[journal.Entry], step: steps.Steps
+    call: calls.Call, entries: Sequence[journal.Entry], step: steps.Steps
 ) -> int:
     if not entries:
         return 0
@@ -336,116 +336,5 @@ def _release(
     return len(entries)
 
 
-def _check_left(
-    call: _Call, entries: Sequence[journal.Entry], instead: str
-) -> None:
-    """Check that no guest on this host has the VANs, or may yet get them.
-
-    During a live migration the guest exists on both hosts, with the devices
-    of each. Which one goes on is not known before the hypervisor has ended it.
-
-    :param instead: the call for a guest that runs here
-    :raises MigrationConflict: if one has
-    """
-    runs = guests.runs(call.host, entries) if entries else False
-    if runs:
-        call.refuse(f'its guest runs on this host; {instead} it instead')
-    if runs is None and guests.exists(call.host, entries):
-        call.refuse(
-            'its guest is paused on this host, or is being moved; wait for '
-            'the end of that, or look at both hosts where it runs'
-        )
-
-
-def _check_prepared(
-    call: _Call,
-    entries: Sequence[journal.Entry],
-    wanted: Sequence[objects.MigrationAccelerator],
-    chosen: Sequence[objects.AcceleratorRequest],
-) -> None:
-    """Check that a repeated prepare asks for what is prepared."""
-    found = {entry.van.uuid: entry for entry in entries}
-    if found.keys() != {each.uuid for each in wanted}:
-        call.refuse('it was prepared for other accelerators; abort it first')
-    for each, request in zip(wanted, chosen, strict=True):
-        entry = found[each.uuid]
-        plan.check_same(request, entry.request)
-        plans.check_prepared(each, entry.van)
-
-
 def _vans(entries: Sequence[journal.Entry]) -> objects.VANList:
     return objects.VANList(objects=[entry.van for entry in entries])
-
-
-class _Call:
-    """One call of a migration.
-
-    :raises InvalidRequest: if an argument is wrong
-    """
-
-    def __init__(
-        self,
-        host: host_module.Host,
-        instance_info: objects.InstanceInfo,
-        migration_uuid: str,
-    ) -> None:
-        plan.check_instance(instance_info)
-        self.instance: str = instance_info.uuid
-        self.migration = plan.van_uuid(migration_uuid, 'migration_uuid')
-        self.host, self._info = host, instance_info
-
-    @contextlib.contextmanager
-    def begun(
-        self,
-        operation: str,
-        cls: type[exception.AttachException],
-        callback: progress.Callback | None,
-    ) -> Iterator[steps.Steps]:
-        """Hold the lock of the instance, and record the call."""
-        with (
-            failures.raised_as(cls, self.instance),
-            recorder.recorded(self.host, operation, self._info) as record,
-            self.host.locks.instance(self.instance),
-        ):
-            yield steps.Steps(self.host, record, callback)
-
-    def entries(self) -> list[journal.Entry]:
-        """The rows of the instance.
-
-        :raises JournalUnreadable: if one cannot be read
-        """
-        plan.check_readable(self.host, self.instance)
-        return self.host.journal.entries(self.instance)
-
-    def own(self) -> list[journal.Entry]:
-        """The rows of the migration."""
-        return [
-            entry
-            for entry in self.entries()
-            if entry.van.migration_uuid == self.migration
-        ]
-
-    def check(self, entries: Iterable[journal.Entry], *expected: str) -> None:
-        """Check that VANs are of this migration, and in one of the states.
-
-        :raises MigrationConflict: if one is not
-        """
-        for entry in entries:
-            van = entry.van
-            if (
-                van.state not in expected
-                or van.migration_uuid != self.migration
-            ):
-                by = van.migration_uuid
-                self.refuse(
-                    f'VAN {van.uuid} is {van.state}'
-                    + (f' by migration {by}' if by else '')
-                    + f', expected {expected[0]} by migration '
-                    f'{self.migration}'
-                )
-
-    def refuse(self, reason: str) -> NoReturn:
-        """Raise the error of a call that changes nothing."""
-        raise exception.MigrationConflict(
-            instance=self.instance, reason=reason
-        )

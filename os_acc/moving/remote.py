@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import io
 import json
 import os
 import selectors
@@ -84,6 +85,15 @@ class Remote:
 
     def close(self) -> None:
         """End the process. A call that it still does is done to its end."""
+        with self._taken_errors():
+            self._end()
+
+    def _taken_errors(self) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """What the process has written to its standard error."""
+        errors, self._errors = self._errors, None
+        return errors or io.BytesIO()
+
+    def _end(self) -> None:
         process, self._process, self._read = self._process, None, b''
         if process is None:
             return
@@ -102,8 +112,7 @@ class Remote:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
-            if self._errors is not None:
-                self._errors.close()
+            # It lives as long as the process: close() closes it.
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115
             # A session of its own: Ctrl-C is for this process, which aborts.
             self._process = subprocess.Popen(
@@ -135,13 +144,12 @@ class Remote:
         return line
 
     def _lost(self, reason: str) -> exception.TargetError:
-        """Give the process up."""
-        self.close()
-        said = ''
-        if self._errors is not None:
-            self._errors.seek(0)
-            lines = self._errors.read().decode(errors='replace').split('\n')
-            said = ' / '.join(filter(None, map(str.strip, lines)))[-500:]
+        """Give the process up. The error has the last that it has said."""
+        with self._taken_errors() as errors:
+            self._end()
+            errors.seek(0)
+            lines = errors.read().decode(errors='replace').split('\n')
+        said = ' / '.join(filter(None, map(str.strip, lines)))[-500:]
         return exception.TargetError(
             target=self._called,
             reason=f'{reason}{said and f" ({said})"}',

@@ -91,11 +91,13 @@ class VAN(_Connected, base.VersionedObject):
     # Version 1.1: Added live_migratable
     # Version 1.2: Added owner
     # Version 1.3: Added migration_uuid, and the states incoming and outgoing
-    VERSION = '1.3'
+    # Version 1.4: Added migration_vans
+    VERSION = '1.4'
     ADDED_IN: ClassVar[dict[str, str]] = {
         'live_migratable': '1.1',
         'owner': '1.2',
         'migration_uuid': '1.3',
+        'migration_vans': '1.4',
     }
 
     uuid: UUIDValue
@@ -115,6 +117,7 @@ class VAN(_Connected, base.VersionedObject):
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
     migration_uuid: UUIDOrNone = UUIDOrNone()
+    migration_vans: list[str] | None = None
 
     fields = {
         # The UUID of the request.
@@ -147,6 +150,9 @@ class VAN(_Connected, base.VersionedObject):
         'updated_at': DateTimeField(nullable=True),
         # The migration that brings it, has brought it, or takes it away.
         'migration_uuid': fields.UUIDField(nullable=True),
+        # The UUIDs of all VANs that were prepared for the migration together.
+        # None: the VAN is not incoming.
+        'migration_vans': ovo_fields.ListOfStringsField(nullable=True),
     }
 
     def obj_make_compatible(

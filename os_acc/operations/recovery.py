@@ -71,7 +71,10 @@ def recover(
             parallel.run(one, wave, host.conf.os_acc.max_workers, stop)
     _recover_programming(host)
     _clean_up_programming(host, at_start)
-    report = _joined([reports[uuid] for uuid in unsettled])
+    report = _joined([reports[uuid] for uuid in unsettled if uuid in reports])
+    for uuid in unsettled:
+        if uuid not in reports:  # what its thread raised is in the log
+            report.errors[uuid] = 'its recovery was interrupted'
     LOG.info(
         'Recovery: %d VANs released, %d prepared again, %d failed; '
         '%d instances busy, %d unreadable, %d not recovered',
@@ -142,7 +145,10 @@ def _names_function(host: host_module.Host, instance_uuid: str) -> bool:
 def _recover_instance(
     host: host_module.Host, instance_uuid: str
 ) -> objects.RecoveryReport:
-    """Recover one instance. Errors go into the report; none is raised."""
+    """Recover one instance. Errors go into the report.
+
+    :raises BaseException: an interruption, such as KeyboardInterrupt
+    """
     report = _empty()
     logger = log.about(LOG, instance_uuid)
     try:
@@ -156,7 +162,7 @@ def _recover_instance(
                     'not recovered: another thread or process is working on '
                     'the instance'
                 )
-    except BaseException as err:
+    except Exception as err:
         # An error must not stop the recovery of the other instances.
         report.errors[instance_uuid] = exception.describe(err)
         log.error(logger, err, 'not recovered')

@@ -74,10 +74,9 @@ OPTS = [
         'migration_timeout',
         default=3600.0,
         min=1,
-        help='Seconds from the prepare of a migration until the target host '
-        'must have switched. Only the caller acts within this time. '
-        'Afterwards recover() asks the hypervisor where the guest runs. '
-        'Set the same value on all hosts.',
+        help='Seconds for which a migration waits for its caller alone. '
+        'Afterwards recover() settles it by where the guest runs. A guest '
+        'that is being moved is left alone. Set the same value on all hosts.',
     ),
     cfg.FloatOpt(
         'journal_timeout',

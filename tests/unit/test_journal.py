@@ -1130,7 +1130,7 @@ def test_a_newer_minor_version_is_written_back(state_path):
 
     edit(state_path, 'van', check)
     (found,) = read_again(state_path)
-    assert found.van.VERSION == '1.3'
+    assert found.van.VERSION == '1.4'
     assert found.van.handle == entry.van.handle
 
 
@@ -1141,7 +1141,7 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
         current = {
             'AcceleratorRequest': '1.1',
             'InstanceInfo': '1.2',
-            'VAN': '1.3',
+            'VAN': '1.4',
         }
         name = primitive['versioned_object.name']
         assert primitive[VERSION] == current.get(name, '1.0')
@@ -1152,9 +1152,9 @@ def test_a_row_of_an_older_minor_version_is_read(state_path, monkeypatch):
     for column in ('van', 'request', 'instance'):
         edit(state_path, column, older)
     for name in ('VAN', 'AcceleratorRequest', 'InstanceInfo', 'TestHandle'):
-        monkeypatch.setattr(getattr(objects, name), 'VERSION', '1.4')
+        monkeypatch.setattr(getattr(objects, name), 'VERSION', '1.5')
     (found,) = read_again(state_path)
-    assert found.van.VERSION == '1.4'
+    assert found.van.VERSION == '1.5'
     assert found.van.function_id is None
     assert found.van.owner is None
     assert found.request.traits == []

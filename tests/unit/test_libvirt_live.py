@@ -90,6 +90,16 @@ def test_has_guest(plugin, daemon):
     assert plugin.has_guest(INSTANCE) is True
 
 
+def test_undefine_command(plugin, daemon):
+    assert plugin.undefine_command(INSTANCE) is None
+    domain = daemon.domain(UUID)
+    assert plugin.undefine_command(INSTANCE) is None
+    domain.active = False
+    assert plugin.undefine_command(INSTANCE) == (
+        f'virsh --connect qemu:///system undefine --keep-nvram {UUID}'
+    )
+
+
 def test_runs_guest(plugin, daemon):
     assert plugin.runs_guest(INSTANCE) is False
     domain = daemon.domain(UUID)

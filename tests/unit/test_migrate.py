@@ -19,6 +19,8 @@ from os_acc import exception
 from os_acc import guest_move
 from os_acc import migration
 from os_acc.cli import migration_target
+from os_acc.journal import events
+from os_acc.moving import calls
 from os_acc.moving import carrying
 from os_acc.moving import remote
 from os_acc.texts import ways
@@ -342,6 +344,42 @@ def test_an_interruption_undoes_all(hosts, at):
     with pytest.raises(KeyboardInterrupt):
         move.run()
     assert 'switch' not in move.calls
+    assert move.is_at(SOURCE)
+
+
+class Interrupted:
+    """A call that a signal interrupts when it has taken the lock.
+
+    Python calls the handler between any two instructions, so also after the
+    lock was taken and before the block that releases it has begun.
+    """
+
+    def __init__(self, made):
+        self._made = made
+
+    def __enter__(self):
+        self._made.__enter__()
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_):
+        pytest.fail('the block has not begun')
+
+
+@pytest.mark.parametrize(
+    'at', [events.PREPARE, events.HAND_OVER, events.SWITCH]
+)
+def test_an_interruption_that_leaves_a_lock_held(hosts, monkeypatch, at):
+    begun = calls.Call.begun
+
+    def interrupted(call, operation, *args):
+        made = begun(call, operation, *args)
+        return Interrupted(made) if operation == at else made
+
+    monkeypatch.setattr(calls.Call, 'begun', interrupted)
+    move = Move(hosts, ways.COLD)
+    with pytest.raises(exception.MoveException) as error:
+        move.run()
+    assert error.value.undo_errors == []
     assert move.is_at(SOURCE)
 
 

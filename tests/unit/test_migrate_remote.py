@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -78,6 +79,20 @@ def test_an_answer_that_does_not_come():
     made = remote.Remote([sys.executable, '-c', PROGRAM], 'two', 0.5)
     with pytest.raises(exception.TargetError, match='no answer for'):
         made.call('sleep')
+
+
+@pytest.mark.parametrize('call', ['look', 'die', 'chat', 'none'])
+def test_no_file_stays_open(tmp_path, call):
+    """However the process ends: by close(), by itself, or never begun."""
+    command = [sys.executable, '-c', PROGRAM]
+    if call == 'none':
+        command = [str(tmp_path / 'none')]
+    made = remote.Remote(command, 'two', SECONDS)
+    before = len(os.listdir('/proc/self/fd'))
+    with contextlib.suppress(exception.TargetError):
+        made.call(call)
+    made.close()
+    assert len(os.listdir('/proc/self/fd')) == before
 
 
 def test_an_answer_that_is_none_of_os_acc(target):

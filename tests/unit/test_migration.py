@@ -134,6 +134,52 @@ def test_nothing_is_released_while_the_guest_is_being_moved(hosts, info):
         on(hosts, TARGET, migration.abort, info, MIGRATION)
 
 
+@pytest.mark.parametrize('goes_on', [SOURCE, TARGET])
+def test_a_live_move_may_take_longer_than_migration_timeout(
+    hosts, info, goes_on
+):
+    """As long as the job runs, neither host gives the devices away."""
+    handed_over(hosts, info)
+    hosts.begin_live(info.uuid, TARGET)
+    hosts.wait()
+    for name in (SOURCE, TARGET):
+        report = recovered(hosts, name)
+        assert not (report.released or report.restored or report.failed)
+        assert not on(hosts, name, os_acc.release_orphans, [], 0).objects
+    for name, call, reason in (
+        (TARGET, migration.switch, 'migration_timeout'),
+        (TARGET, migration.abort, 'being moved'),
+        (SOURCE, migration.finish, 'being moved'),
+    ):
+        with conflict(reason):
+            on(hosts, name, call, info, MIGRATION)
+    assert hosts.states(info.uuid) == {
+        SOURCE: {'outgoing'},
+        TARGET: {'incoming'},
+    }
+    hosts.end_live(info.uuid, goes_on)
+    for name in (SOURCE, TARGET):
+        recovered(hosts, name)
+    if goes_on == TARGET:
+        assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+    assert hosts.states(info.uuid) == {goes_on: {'plugged'}}
+    for name in (SOURCE, TARGET):
+        hosts.check_devices(name)
+
+
+def test_a_plugin_that_cannot_tell_does_not_hide_what_another_says(hosts):
+    """The guest is shut off on the source, and still defined there."""
+    info = hosts.new(SOURCE, 1)
+    request = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), resource_class='CUSTOM_FAKE_TEST'
+    )
+    on(hosts, SOURCE, os_acc.plug, info, [request], plugin='noop')
+    handed_over(hosts, info)
+    hosts.stop_guest(info.uuid)
+    on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+
+
 def test_a_live_move_that_fails_is_tried_again(hosts, info):
     devices = set(hosts.guests.devices[info.uuid])
     handed_over(hosts, info)
@@ -649,6 +695,44 @@ def test_a_switch_that_comes_too_late_is_refused(hosts, info):
     hosts.move_guest_cold(info.uuid, TARGET)
     vans = on(hosts, TARGET, migration.switch, info, MIGRATION)
     assert {van.state for van in vans} == {'plugged'}
+
+
+def test_a_switch_without_one_of_the_prepared_vans_is_refused(hosts, info):
+    """The guest's definition has the devices of all of them."""
+    first = handed_over(hosts, info)[0].uuid
+    hosts.stop_guest(info.uuid)
+    assert on(hosts, TARGET, os_acc.unplug, info, [first]) == 1
+    with conflict(f'VAN {first} was prepared .* abort the migration'):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert hosts.states(info.uuid)[TARGET] == {'incoming'}
+    assert on(hosts, TARGET, migration.abort, info, MIGRATION) == 1
+    assert on(hosts, SOURCE, migration.abort, info, MIGRATION) == 2
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+    hosts.check({info.uuid: 2})
+
+
+def test_recover_assigns_no_part_of_the_prepared_vans(hosts, info):
+    """The error says what to do with a guest that runs without one."""
+    first = handed_over(hosts, info)[0].uuid
+    hosts.move_guest_cold(info.uuid, TARGET)
+    on(hosts, TARGET, os_acc.unplug, info, [first])
+    hosts.wait()
+    report = recovered(hosts, TARGET)
+    assert not (report.released or report.restored or report.failed)
+    with conflict('unplug its other VANs here, finish the migration on the'):
+        on(hosts, TARGET, migration.switch, info, MIGRATION)
+    assert on(hosts, TARGET, os_acc.unplug, info) == 1
+    assert on(hosts, SOURCE, migration.finish, info, MIGRATION) == 2
+    for name in (SOURCE, TARGET):
+        hosts.check_devices(name)
+
+
+def test_one_van_can_be_unplugged_once_the_target_has_switched(hosts, info):
+    first = handed_over(hosts, info)[0].uuid
+    hosts.stop_guest(info.uuid)
+    on(hosts, TARGET, migration.switch, info, MIGRATION)
+    on(hosts, TARGET, os_acc.unplug, info, [first])
+    assert len(on(hosts, TARGET, migration.switch, info, MIGRATION)) == 1
 
 
 def test_a_reboot_of_the_target_keeps_the_reservation(hosts, info):

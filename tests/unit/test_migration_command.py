@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import types
 import uuid
 
 import command
 import pytest
 
+import acc_plug_noop
+from os_acc import exception
 from os_acc import journal
+from os_acc.moving import remote
 
 MIGRATION = str(uuid.uuid4())
 PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')
@@ -49,6 +53,30 @@ def run(clean, tmp_path, capfd, monkeypatch):
     made.configuration = str(path)
     assert made('plug', 'web', *PCI, '--count', '2').code == 0
     return made
+
+
+@pytest.mark.parametrize(
+    ('way', 'runs', 'code'),
+    [('cold', True, 2), ('replug', True, 0), ('replug', False, 0)],
+)
+def test_a_guest_must_shut_down_within_migration_timeout(
+    run, monkeypatch, way, runs, code
+):
+    """The target would not switch later. A guest may be copied for longer."""
+    guest = types.SimpleNamespace(
+        runs=runs, obstacles=lambda *_: [], shared_files=lambda *_: []
+    )
+    monkeypatch.setattr(
+        acc_plug_noop.NoopPlugin, 'guest_move', lambda *_: guest
+    )
+    answer = {'obstacles': [], 'plugins': ['noop'], 'files': {}}
+    monkeypatch.setattr(remote.Remote, 'call', lambda *_, **__: answer)
+    move = ('migrate', 'web', '--to', 'ssh://two', '--dry-run', '--way', way)
+    assert run(*move, '--timeout', '3599').code == 0
+    result = run(*move, '--timeout', '3600')
+    assert result.code == code
+    said = 'less than [os_acc] migration_timeout (3600)'
+    assert (said in result.err.replace('\n', ' ')) is (code == 2)
 
 
 def test_list(run):
@@ -109,6 +137,56 @@ def test_abort(run):
     result = run('migration', 'abort', 'web', '-f', 'json')
     assert [each['result'] for each in result.json] == ['released'] * 2
     assert run.states() == set()
+
+
+@pytest.mark.parametrize(
+    ('state', 'name', 'is_told'),
+    [
+        ('outgoing', 'finish', True),
+        ('incoming', 'abort', True),
+        ('outgoing', 'abort', False),
+    ],
+)
+def test_the_definition_of_a_guest_that_is_elsewhere_is_told(
+    run, monkeypatch, state, name, is_told
+):
+    """A cold move that was killed leaves it on both hosts."""
+    monkeypatch.setattr(
+        acc_plug_noop.NoopPlugin,
+        'undefine_command',
+        lambda _, info: f'virsh undefine {info.name}',
+    )
+    run.leave(state)
+    result = run('migration', name, 'web')
+    assert result.code == (3 if is_told else 0)
+    said = result.err.replace('\n', ' ')
+    assert ('remove the definition here: virsh undefine web' in said) is (
+        is_told
+    )
+    assert run.states() == (set() if is_told else {'plugged'})
+
+
+def test_a_hypervisor_that_is_silent_after_the_abort(run, monkeypatch):
+    def fail(*_):
+        raise exception.HypervisorError(what='libvirt', reason='silent')
+
+    monkeypatch.setattr(acc_plug_noop.NoopPlugin, 'undefine_command', fail)
+    run.leave('incoming')
+    result = run('migration', 'abort', 'web')
+    assert result.code == 0
+    assert 'is not known: libvirt: silent' in result.err.replace('\n', ' ')
+    assert run.states() == set()
+
+
+def test_no_abort_on_the_source_while_the_guest_is_being_moved(
+    run, monkeypatch
+):
+    monkeypatch.setattr(acc_plug_noop.NoopPlugin, 'has_guest', lambda *_: True)
+    run.leave('outgoing')
+    result = run('migration', 'abort', 'web')
+    assert result.code == 1
+    assert 'is being moved' in result.err.replace('\n', ' ')
+    assert run.states() == {'outgoing'}
 
 
 @pytest.mark.parametrize('name', ['finish', 'abort'])

@@ -57,7 +57,7 @@ HASHES = {
     'PortBinding': '1.0-72a66ee08f25f573a8708aec93b35f55',
     'RecoveryReport': '1.1-bd7296c930708fe27f1cedf47d93d7df',
     'TestHandle': '1.0-c5e17173ff82956c17df877a86e36edb',
-    'VAN': '1.3-44f7a44d358b8f98a5ecf32cb329feb2',
+    'VAN': '1.4-e42903f02de7c37d794b9e36c53c56de',
     'VANList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
 }
 FIELDS = {
@@ -103,7 +103,7 @@ FIELDS = {
     'VAN': (
         'boot_id created_at device driver driver_data error function_id '
         'guest_config handle instance_uuid live_migratable migration_uuid '
-        'owner plugin state updated_at uuid'
+        'migration_vans owner plugin state updated_at uuid'
     ),
     'VANList': 'objects',
 }
@@ -585,6 +585,7 @@ class TestObjects:
             live_migratable=True,
             owner='nova',
             migration_uuid=UUID2,
+            migration_vans=[UUID],
             created_at=now,
             updated_at=now,
         )
@@ -607,6 +608,9 @@ class TestObjects:
         van = objects.VAN(uuid=UUID, state='incoming', migration_uuid=UUID2)
         data = van.obj_to_primitive('1.2')['versioned_object.data']
         assert data == {'uuid': UUID, 'state': 'prepared'}
+        van = objects.VAN(uuid=UUID, migration_vans=[UUID])
+        data = van.obj_to_primitive('1.3')['versioned_object.data']
+        assert data == {'uuid': UUID}
 
     def test_save_of_a_copy(self):
         with pytest.raises(exception.JournalError) as caught:

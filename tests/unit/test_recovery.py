@@ -10,6 +10,7 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import journal
 from os_acc.kernel import sysfs
 
 
@@ -217,8 +218,6 @@ def test_a_half_done_unplug_is_finished(host, crash):
     os_acc.plug(instance, requests)
 
     # A crash in unplug: after the rows are marked, before the first act.
-    from os_acc import journal
-
     class Stop(BaseException):
         pass
 
@@ -238,6 +237,48 @@ def test_a_half_done_unplug_is_finished(host, crash):
     assert len(report.released) == 2
     assert host.calls.of('unplug') == uuids(reversed(requests))
     assert host.states() == {}
+
+
+def interrupting(monkeypatch, uuid, error):
+    """Raise an error when an instance is recovered."""
+    unreadable = journal.Journal.unreadable
+
+    def read(made, instance_uuid=None):
+        if instance_uuid == uuid:
+            raise error
+        return unreadable(made, instance_uuid)
+
+    monkeypatch.setattr(journal.Journal, 'unreadable', read)
+
+
+def test_an_interruption_stops_the_recovery(host, crash, monkeypatch):
+    """Here no thread can be started, so the caller does the work."""
+    instance = host.instance()
+    crash('plug', lambda: os_acc.plug(instance, host.requests(1)))
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, 'start', refuse)
+    with monkeypatch.context() as patch:
+        interrupting(patch, instance.uuid, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            os_acc.recover()
+    assert len(os_acc.recover().released) == 1
+
+
+def test_a_thread_that_ends_is_an_error_of_its_instance(
+    host, crash, monkeypatch
+):
+    bad, good = host.instance(), host.instance()
+    crash('plug', lambda: os_acc.plug(bad, host.requests(1)))
+    crash('plug', lambda: os_acc.plug(good, host.requests(1)))
+    with monkeypatch.context() as patch:
+        interrupting(patch, bad.uuid, SystemExit)
+        report = os_acc.recover()
+    assert report.errors == {bad.uuid: 'its recovery was interrupted'}
+    assert [van.instance_uuid for van in report.released] == [good.uuid]
+    assert len(os_acc.recover().released) == 1
 
 
 def test_a_row_that_cannot_be_read_stops_only_its_own_instance(host, crash):
@@ -320,8 +361,6 @@ def test_no_error_of_one_instance_stops_the_others(host, crash, monkeypatch):
 
 def test_a_failed_van_has_its_error_in_the_report(host, crash, monkeypatch):
     """Also if the journal could not write it."""
-    from os_acc import journal
-
     requests = host.requests(2)
     crash('plug', lambda: os_acc.plug(host.instance(), requests))
     host.calls.on('unprepareVAN', OSError('stuck'), requests[0].uuid)
@@ -367,8 +406,6 @@ def test_a_surrogate_in_an_error_of_an_unplug(host):
 
 
 def test_a_busy_journal_stops_only_that_instance(host, crash, monkeypatch):
-    from os_acc import journal
-
     bad, good = host.instance(), host.instance()
     first, second = host.requests(1), host.requests(1)
     crash('plug', lambda: os_acc.plug(bad, first))

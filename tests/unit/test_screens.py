@@ -177,10 +177,13 @@ def run(clean, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(doctor.Doctor, 'take_action', findings)
     monkeypatch.setattr(orphans, 'find', lambda host, *_: host.journal.vans())
     monkeypatch.setattr(bundle, 'collect', lambda _: {'doctor': {}})
-    # It asks libvirtd.
-    monkeypatch.setattr(
-        acc_plug_libvirt.LibvirtPlugin, 'runs_guest', lambda *_: False
-    )
+    # These ask libvirtd.
+    for name, answer in (('runs_guest', False), ('undefine_command', None)):
+        monkeypatch.setattr(
+            acc_plug_libvirt.LibvirtPlugin,
+            name,
+            lambda *_, answer=answer: answer,
+        )
     # It asks both libvirtd, and os-acc on the other host.
     guest = types.SimpleNamespace(
         runs=True, obstacles=lambda *_: [], shared_files=lambda *_: []

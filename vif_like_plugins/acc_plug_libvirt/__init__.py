@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
 import platform
+import shlex
 import threading
 from typing import TYPE_CHECKING
 from typing import Any
@@ -170,6 +171,20 @@ class LibvirtPlugin(plugin.PluginBase):
             guest.target_uri(self._uri(), target), self.config.connect_timeout
         )
         return guest.LibvirtGuest(self.libvirt(), there, instance_info)
+
+    def undefine_command(
+        self, instance_info: objects.InstanceInfo
+    ) -> str | None:
+        """Name the virsh command for a domain that is defined and shut off.
+
+        :raises HypervisorError: if libvirt does not answer
+        """
+        uuid = instance_info.uuid
+        is_off = self.libvirt().runs(uuid) is False
+        if not is_off or not self.has_guest(instance_info):
+            return None
+        uri = shlex.quote(self._uri())
+        return f'virsh --connect {uri} undefine --keep-nvram {uuid}'
 
     def migration_map(
         self,
