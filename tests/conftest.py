@@ -18,6 +18,15 @@ import sysconfig
 
 import pytest
 
+# A failed assert in what tests share says its values, as one in a test.
+pytest.register_assert_rewrite(
+    *(
+        path.stem
+        for path in pathlib.Path(__file__).parent.glob('*/*.py')
+        if not path.stem.startswith(('test_', 'conftest', '__'))
+    )
+)
+
 # Tests that may be skipped: the reason, by the start of the node id.
 ALLOWED: dict[str, str] = {
     'tests/unit/test_contracts.py::TestFake::'

@@ -15,7 +15,7 @@ from os_acc import objects
 from os_acc import reserved
 from os_acc.attach import plan
 from os_acc.drivers import choosing
-from os_acc.kinds.pci.driver import listing
+from os_acc.drivers import pci_functions
 from os_acc.objects import device as device_objects
 from os_acc.operations import discovery
 from os_acc.operations import planned as planned_module
@@ -243,7 +243,9 @@ class Offers:
             return ''  # discovery has said why
         return ''.join(
             f'; {each}'
-            for each in listing.refused(planned.driver, specs, planned.request)
+            for each in pci_functions.refused(
+                planned.driver, specs, planned.request
+            )
         )
 
     def _named(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 
 import accel_model
@@ -17,6 +18,7 @@ import previews
 import pytest
 import vendor
 import vgpu_card
+import way
 
 import acc_plug_cdi
 import acc_plug_libvirt
@@ -24,6 +26,7 @@ import acc_plug_noop
 import os_acc
 from os_acc import exception
 from os_acc import health
+from os_acc import kinds
 from os_acc import objects
 from os_acc import testing
 from os_acc.kernel import vgpu_config
@@ -37,6 +40,8 @@ from os_acc.kinds.nvme_of.driver.driver import NVMeOFDriver
 from os_acc.kinds.pci.driver.driver import PCIDriver
 from os_acc.kinds.vgpu.driver import driver as nvidia_vgpu
 
+#: The modules that do the work of one kind only.
+OF_A_KIND = rf'kinds\..*\.driver|privileged\.({"|".join(kinds.ALL)})\.'
 OTHER_GPU = '0000:2b:00.0'
 
 
@@ -53,10 +58,28 @@ class OwnDriver(testing.DriverContract):
     """A driver of os-acc, which also does well under --dry-run."""
 
     __test__ = False
+    #: The kind of the driver, and the kinds whose code it uses.
+    kinds: tuple[str, ...] = ()
 
     def test_a_dry_run_says_what_the_plug_does(self, service, tmp_path):
         for request in self.requests():
             previews.check(tmp_path, request)
+
+    def test_a_plug_enters_no_other_kind(self, service):
+        """Neither the driver of another kind nor its privileged calls."""
+        with way.followed() as found:
+            os_acc.plug(devices.instance(), self.requests()[:1])
+        sys.stdout.write(
+            f'{len(found.modules)} modules, {found.changes} changes of the '
+            'package\n'
+        )
+        entered = {
+            module.split('.')[1]
+            for module in found.modules
+            if re.match(OF_A_KIND, module)
+        }
+        assert self.kinds[0] in entered
+        assert entered <= {*self.kinds}
 
     def test_device_spec_cannot_be_read_after_a_reboot(self, service):
         """The VANs get their devices back, and can be released."""
@@ -142,6 +165,7 @@ class OnKernel(OwnDriver):
 
 
 class TestFake(OwnDriver):
+    kinds = ('fake',)
     __test__ = True
 
     @pytest.fixture(autouse=True)
@@ -190,6 +214,7 @@ class TestFake(OwnDriver):
 
 
 class TestPCI(OnKernel):
+    kinds = ('pci',)
     __test__ = True
 
     @pytest.fixture(autouse=True)
@@ -224,6 +249,7 @@ class TestPCI(OnKernel):
 
 
 class TestMdev(OnKernel):
+    kinds = ('mdev',)
     __test__ = True
 
     @pytest.fixture(autouse=True)
@@ -265,6 +291,7 @@ class TestMdev(OnKernel):
 
 
 class TestNvidiaVGPU(OnKernel):
+    kinds = ('vgpu', 'mdev', 'pci')
     __test__ = True
 
     @pytest.fixture(autouse=True)
@@ -300,6 +327,7 @@ class TestNvidiaVGPU(OnKernel):
 
 
 class TestDevfile(OnKernel):
+    kinds = ('devfile',)
     __test__ = True
 
     @pytest.fixture(autouse=True)
@@ -354,6 +382,7 @@ class TestDevfile(OnKernel):
 
 
 class TestIdxd(OnKernel):
+    kinds = ('idxd',)
     __test__ = True
     ADDRESS = '0000:6a:01.0'
 
@@ -404,6 +433,7 @@ class TestIdxd(OnKernel):
 
 
 class TestNPU(OnKernel):
+    kinds = ('npu',)
     __test__ = True
     ADDRESS = '0000:00:0b.0'
 
@@ -447,6 +477,7 @@ class TestNPU(OnKernel):
 
 
 class TestFPGA(OnKernel):
+    kinds = ('fpga', 'pci')
     __test__ = True
 
     @pytest.fixture(autouse=True)
@@ -496,6 +527,7 @@ class TestFPGA(OnKernel):
 
 
 class TestNVMeOF(OnKernel):
+    kinds = ('nvme_of',)
     __test__ = True
     NAMESPACES = (
         'uuid.1b4e28ba-2fa1-11d2-883f-0016d3cca427',

@@ -16,11 +16,11 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.drivers import pci_functions
 from os_acc.kernel import mdev
 from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.kinds.pci.driver import driver as pci_driver
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.privileged import cleaning
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.mdev import devices as privileged_mdev
@@ -429,7 +429,7 @@ def test_vfs_that_come_while_candidates_are_listed(here, monkeypatch):
     devices.spec(
         {'address': devices.PF, 'num_vfs': 3, 'resource_class': 'CUSTOM_Q'}
     )
-    future, there = pci_listing.future, []
+    future, there = pci_functions.future, []
 
     def late(specs):
         if not there:
@@ -437,7 +437,7 @@ def test_vfs_that_come_while_candidates_are_listed(here, monkeypatch):
             os_acc.plug(there[0], [devices.pci(devices.VFS[0])])
         return future(specs)
 
-    monkeypatch.setattr(pci_listing, 'future', late)
+    monkeypatch.setattr(pci_functions, 'future', late)
     (van,) = os_acc.plug(devices.instance(), [devices.wanted('CUSTOM_Q')])
     assert van.handle.address == devices.VFS[1]
 

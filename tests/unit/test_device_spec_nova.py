@@ -15,8 +15,8 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
-from os_acc.kinds.pci.driver import listing
 from os_acc.spec import device_spec
 
 
@@ -131,7 +131,7 @@ def test_resource_classes(kernel, ids, name, expected):
     kernel.add_function('0000:81:00.0', ids, 0x120000)
     entry = read({'resource_class': name})
     function = pci.get('0000:81:00.0')
-    assert listing.kind_of(function, entry).resource_class == expected
+    assert pci_functions.kind_of(function, entry).resource_class == expected
 
 
 @pytest.mark.parametrize('text', nova_specs.INCOMPLETE)

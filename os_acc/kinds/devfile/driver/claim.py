@@ -21,12 +21,12 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
+from os_acc.drivers import pci_functions
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
 from os_acc.kinds.devfile.driver import files
-from os_acc.kinds.pci.driver import listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def choose(
         lambda found: _claim(driver, van, found, None),
         lambda: give_back(van, 0.0),
         'device_spec offers no such device file that is left on this host',
-        listing.refused(driver, specs(), request),
+        pci_functions.refused(driver, specs(), request),
     )
 
 

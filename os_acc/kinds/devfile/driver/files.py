@@ -10,8 +10,8 @@ import re
 from os_acc import objects
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kinds.devfile import groups as file_groups
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def kind_of(found: file_groups.Accelerator) -> inventory.Names:
     traits = found.spec.traits
     function = file_groups.function_of(found)
     if function is not None:
-        behind = pci_listing.kind_of(function, device_spec.Spec())
+        behind = pci_functions.kind_of(function, device_spec.Spec())
         traits = tuple(dict.fromkeys((*traits, *behind.traits)))
     name = found.spec.resource_class
     if name is None:

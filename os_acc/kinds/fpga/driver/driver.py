@@ -25,10 +25,10 @@ from os_acc import progress
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kinds.fpga.driver import slots as fpga_slots
 from os_acc.kinds.pci.driver import claim
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
@@ -87,9 +87,9 @@ class FPGADriver(driver.DriverBase):
 
     def _resource_classes(self) -> Iterator[str | None]:
         """The resource classes that get_devices() reports."""
-        for function, spec in pci_listing.listed(self._specs()):
+        for function, spec in pci_functions.listed(self._specs()):
             vf = True if fpga_slots.vfs(function, spec) else None
-            yield pci_listing.kind_of(function, spec, vf).resource_class
+            yield pci_functions.kind_of(function, spec, vf).resource_class
 
     def get_devices(self) -> list[objects.Device]:
         if not any(spec.programmer for spec in self._specs().entries):

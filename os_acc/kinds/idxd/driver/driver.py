@@ -20,6 +20,7 @@ from os_acc.claims import meeting
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
+from os_acc.drivers import pci_functions
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
@@ -28,7 +29,6 @@ from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.idxd.driver import report
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.privileged import root_folder
 from os_acc.spec import device_spec
 
@@ -116,14 +116,14 @@ class IdxdDriver(driver.DriverBase):
             lambda address: self._take(van, address, None),
             lambda: self._undo(van),
             'device_spec offers no work queues of this kind on this host',
-            pci_listing.refused(self, self._specs(), request),
+            pci_functions.refused(self, self._specs(), request),
         )
 
     def _serving(
         self, address: str, request: objects.AcceleratorRequest
     ) -> Iterator[str]:
         """The address of a device, if its work queues serve a request."""
-        offered = pci_listing.offered(address, self._specs(), spec_idxd.KEY)
+        offered = pci_functions.offered(address, self._specs(), spec_idxd.KEY)
         if offered is None:
             return
         kind = report.kind_of(offered[1], idxd.find(address))

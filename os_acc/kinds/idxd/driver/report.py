@@ -17,6 +17,7 @@ from os_acc.claims import vans
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
@@ -24,7 +25,6 @@ from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as spec_idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.refusals import reasons
 from os_acc.spec import device_spec
 
@@ -65,7 +65,7 @@ def device(
     holders: allocated.Holders,
 ) -> objects.Device | None:
     """Report a device with its work queues; None: they are not offered."""
-    there = pci_listing.offered(address, specs, spec_idxd.KEY)
+    there = pci_functions.offered(address, specs, spec_idxd.KEY)
     if there is None:
         return None
     function, spec = there
@@ -227,7 +227,7 @@ def findings(
     for address in named(specs):
         subject = f'work queues of {address}'
         try:
-            there = pci_listing.offered(address, specs, spec_idxd.KEY)
+            there = pci_functions.offered(address, specs, spec_idxd.KEY)
             if there is not None:
                 yield from _finding(subject, *there, holders)
         except (OSError, ValueError, exception.DeviceError) as err:

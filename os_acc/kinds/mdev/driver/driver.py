@@ -23,12 +23,12 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import migratable
+from os_acc.drivers import pci_functions
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles as mdev_handles
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -372,7 +372,7 @@ class MdevDriver(driver.DriverBase):
             lambda handle: self._make(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
-            pci_listing.refused(self, self._specs(), request),
+            pci_functions.refused(self, self._specs(), request),
         )
 
     def _serving(
@@ -424,4 +424,4 @@ def _status(uuid: str, holders: allocated.Holders) -> str:
 
 def type_trait(kind: str) -> str:
     """The trait of an mdev type, which is also its resource class."""
-    return pci_listing.custom(f'MDEV_{kind}')
+    return pci_functions.custom(f'MDEV_{kind}')

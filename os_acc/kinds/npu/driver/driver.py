@@ -20,13 +20,13 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.npu import facts as npu_facts
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
 from os_acc.kinds.npu.driver import report
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class NPUDriver(driver.DriverBase):
         specs = self._specs()
 
         def serving(address: str) -> Iterator[str]:
-            there = pci_listing.offered(address, specs, npu_entry.KEY)
+            there = pci_functions.offered(address, specs, npu_entry.KEY)
             if (
                 there is not None
                 and npu_facts.files_of(address)
@@ -118,7 +118,7 @@ class NPUDriver(driver.DriverBase):
             lambda address: self._take(van, address),
             lambda: self._undo(van),
             'device_spec offers no such NPU on this host',
-            pci_listing.refused(self, specs, request),
+            pci_functions.refused(self, specs, request),
         )
 
     def _take(self, van: objects.VAN, address: str) -> None:

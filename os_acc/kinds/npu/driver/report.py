@@ -15,19 +15,19 @@ from os_acc.claims import allocated
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kernel import device_file
 from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.npu import facts as npu_facts
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.spec import device_spec
 
 
 def kind_of(function: pci.Function, spec: device_spec.Spec) -> inventory.Names:
     """Name an NPU as Placement does."""
-    behind = pci_listing.kind_of(function, spec)
+    behind = pci_functions.kind_of(function, spec)
     default = npu_entry.CLASSES[0]
     return inventory.Names(spec.resource_class or default, behind.traits)
 
@@ -43,7 +43,7 @@ def named(
         return []
     errors = {} if unreadable is None else unreadable
     found = []
-    for function in pci_listing.scanned(specs, errors):
+    for function in pci_functions.scanned(specs, errors):
         with choosing.noting(function.address, errors):
             spec = specs.find(function)
             if npu_rules.settings_of(spec) and not function.is_bridge:
@@ -62,7 +62,7 @@ def device(
     :returns: None if it is not offered, or no VAN has it and it has no file
         below /dev/accel, which nothing_offered says
     """
-    there = pci_listing.offered(address, specs, npu_entry.KEY)
+    there = pci_functions.offered(address, specs, npu_entry.KEY)
     if there is None:
         return None
     function, spec = there
@@ -140,7 +140,7 @@ def findings(
     for address in named(specs, unreadable):
         subject = npu_rules.label(address)
         try:
-            there = pci_listing.offered(address, specs, npu_entry.KEY)
+            there = pci_functions.offered(address, specs, npu_entry.KEY)
             if there is not None and npu_facts.files_of(address):
                 yield _finding(subject, *there, holders)
         except (OSError, ValueError, exception.DeviceError) as err:

@@ -21,11 +21,11 @@ from os_acc.claims import allocated
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import rules as availability
 from os_acc.kinds.nvme_of.driver import report
-from os_acc.kinds.pci.driver import listing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class NVMeOFDriver(driver.DriverBase):
             lambda wwn: self._take(van, wwn),
             lambda: self._undo(van),
             'device_spec offers no such namespace',
-            listing.refused(self, _specs(), request),
+            pci_functions.refused(self, _specs(), request),
         )
 
     def is_intact(self, van: objects.VAN) -> bool:

@@ -26,6 +26,7 @@ from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import migratable
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kernel import reset
 from os_acc.kernel import sysfs
@@ -33,7 +34,6 @@ from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import companions
 from os_acc.kinds.pci.driver import inventory as pci_inventory
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.pci.driver import port
 from os_acc.kinds.pci.driver import release
 from os_acc.kinds.pci.driver import taking
@@ -198,7 +198,7 @@ class Claims:
             'host; os-acc device spec proposes lines for device_spec',
             itertools.chain(
                 unreadable.values(),
-                pci_listing.refused(self._driver, self._specs(), request),
+                pci_functions.refused(self._driver, self._specs(), request),
             ),
         )
 
@@ -291,7 +291,7 @@ class Claims:
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""
-        for future, pf, _ in pci_listing.future(self._specs()):
+        for future, pf, _ in pci_functions.future(self._specs()):
             if future == address:
                 return pf.address
         return None
@@ -445,18 +445,20 @@ class Claims:
         """
         specs = self._specs()
         holders = allocation.holders(self._driver)
-        for function, spec in pci_listing.listed(specs, unreadable=unreadable):
+        for function, spec in pci_functions.listed(
+            specs, unreadable=unreadable
+        ):
             if (
-                pci_listing.kind_of(function, spec).serves(request)
+                pci_functions.kind_of(function, spec).serves(request)
                 and port.mismatch(spec, request) is None
                 and holders.of_function(function.address) is None
                 and spec_parts.offers_whole(spec, function)
             ):
                 parents.setdefault(function.address, function.parent)
                 yield function.address
-        for address, pf, spec in pci_listing.future(specs):
+        for address, pf, spec in pci_functions.future(specs):
             if (
-                pci_listing.kind_of(pf, spec, vf=True).serves(request)
+                pci_functions.kind_of(pf, spec, vf=True).serves(request)
                 and port.mismatch(spec, request) is None
                 and holders.of_function(address) is None
             ):

@@ -16,9 +16,9 @@ from os_acc import finding
 from os_acc import objects
 from os_acc.availability import storage
 from os_acc.drivers import allocation
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kinds.pci.driver import claim
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
@@ -46,7 +46,7 @@ class PCIDriver(driver.DriverBase):
             return False
         return (
             wanted in ('PGPU', 'FPGA', 'SRIOV_NET_VF')
-            or wanted.startswith(pci_listing.PREFIX)
+            or wanted.startswith(pci_functions.PREFIX)
             or any(
                 spec.resource_class == wanted
                 and spec_parts.offers_functions(spec)

@@ -27,10 +27,10 @@ from os_acc.availability import vfio_rules
 from os_acc.claims import allocated
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kernel import guest_use
 from os_acc.kernel import pci
 from os_acc.kinds.pci.driver import companions as own_companions
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 from os_acc.spec import device_spec
@@ -63,19 +63,19 @@ class _View:
         self, function: pci.Function, spec: device_spec.Spec
     ) -> objects.Device:
         """Report a function without VFs, or the VFs that it would get."""
-        if addresses := pci_listing.could_make(function, spec):
-            kind = pci_listing.kind_of(function, spec, vf=True)
+        if addresses := pci_functions.could_make(function, spec):
+            kind = pci_functions.kind_of(function, spec, vf=True)
             return self._device(
                 function, kind, self._future(function, spec, addresses)
             )
         if spec_parts.asked_for(spec) and not function.is_vf:
-            kind = pci_listing.kind_of(function, spec, vf=True)
+            kind = pci_functions.kind_of(function, spec, vf=True)
             return self._device(
                 function, kind, [self._without_vfs(function, spec)]
             )
         key = (function.ids, function.pci_class, function.is_pf, id(spec))
         if key not in self.kinds:
-            self.kinds[key] = pci_listing.kind_of(function, spec)
+            self.kinds[key] = pci_functions.kind_of(function, spec)
         alone = function.address in self.alone
         refused = self._refused(function, spec)
         handles = [self._handle(function, spec, alone, refused)]
@@ -103,7 +103,7 @@ class _View:
         vfs: Sequence[pci.Function],
     ) -> objects.Device:
         """Report the VFs of a PF that one entry of device_spec names."""
-        kind = pci_listing.kind_of(vfs[0], spec)
+        kind = pci_functions.kind_of(vfs[0], spec)
         # Either all VFs of a PF are alone in their IOMMU groups or none is,
         # since grouping depends on the bridges above: pci_device_group() in
         # drivers/iommu/iommu.c.
@@ -220,11 +220,11 @@ def devices(
     """
     unreadable: dict[str, Exception] = {}
     functions = {
-        each.address: each for each in pci_listing.scanned(specs, unreadable)
+        each.address: each for each in pci_functions.scanned(specs, unreadable)
     }
     whole: list[tuple[pci.Function, device_spec.Spec]] = []
     vfs: dict[tuple[str, int], _Named] = {}
-    for function, spec in pci_listing.listed(
+    for function, spec in pci_functions.listed(
         specs, functions.values(), unreadable
     ):
         with choosing.noting(function.address, unreadable):

@@ -20,6 +20,7 @@ from os_acc.availability.host_signs import blind_spots
 from os_acc.claims import allocated
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
+from os_acc.drivers import pci_functions
 from os_acc.kernel import chip as chips
 from os_acc.kernel import fpga_manager
 from os_acc.kernel import mdev_types
@@ -30,7 +31,6 @@ from os_acc.kernel import reset
 from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.pci.driver import report_vfio
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
@@ -84,7 +84,7 @@ def show(
     if function is None:
         return None
     spec = specs.find(function)
-    kind = pci_listing.kind_of(function, spec or device_spec.Spec())
+    kind = pci_functions.kind_of(function, spec or device_spec.Spec())
     group = function.iommu_group
     holders = allocation.holders(driver)
     _, text, _ = status(driver, function, specs, holders)
@@ -195,7 +195,7 @@ def findings(
     yield from report_vfio.findings()
     yield _module(modules.VFIO_PCI)
     unreadable: dict[str, Exception] = {}
-    functions = list(pci_listing.listed(specs, unreadable=unreadable))
+    functions = list(pci_functions.listed(specs, unreadable=unreadable))
     if any(_is_of_nic(function, spec) for function, spec in functions):
         yield _pyroute2()
     holders = allocation.holders(driver)

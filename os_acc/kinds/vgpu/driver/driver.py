@@ -30,12 +30,12 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import migratable
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu
 from os_acc.kernel import vgpu_cards
 from os_acc.kernel import vgpu_config
-from os_acc.kinds.pci.driver import listing
 from os_acc.kinds.pci.driver import release as pci_release
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.kinds.vgpu.driver import report as vgpu_report
@@ -346,7 +346,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             'device_spec offers no such VF of this host',
             itertools.chain(
                 unreadable.values(),
-                listing.refused(self, device_spec.load(CONF), request),
+                pci_functions.refused(self, device_spec.load(CONF), request),
             ),
         )
 

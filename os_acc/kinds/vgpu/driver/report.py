@@ -13,10 +13,10 @@ from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.drivers import inventory
+from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.kernel import vgpu_cards
-from os_acc.kinds.pci.driver import listing as pci_listing
 from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.spec import device_spec
@@ -29,7 +29,7 @@ def resource_class(spec: device_spec.Spec) -> str:
 
 def traits(spec: device_spec.Spec) -> list[str]:
     """The traits of the vGPUs that an entry offers."""
-    kind = pci_listing.custom(f'VGPU_{spec.vgpu_type}')
+    kind = pci_functions.custom(f'VGPU_{spec.vgpu_type}')
     return [*spec.traits, *([kind] if spec.vgpu_type else [])]
 
 
