@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import itertools
 import math
+import re
 from typing import Any
 
 from os_acc.texts import documents
@@ -19,7 +20,7 @@ def yaml_of(data: bytes | str) -> Any:
     """Read a YAML document. See documents.json_of().
 
     :raises ValueError: if it is no YAML, or has a key twice in one mapping, or
-        a number that is not finite
+        a number that is not finite, or of base 8 or 60
     """
     import yaml
 
@@ -64,8 +65,8 @@ def _check(
     :param counter: counts the nodes
     :param depth: how many nodes are around it
     :raises ValueError: if a mapping has a key twice, a scalar is not what its
-        tag says, a number is not finite, it is nested too deeply, or it has
-        more than MOST values
+        tag says, a number is not finite or of base 8 or 60, it is nested too
+        deeply, or it has more than MOST values
     """
     if node is None:
         return
@@ -76,6 +77,11 @@ def _check(
         if node.tag == _FLOAT and not math.isfinite(made):
             raise ValueError(
                 f'{node.value} is not a finite number{_mark(node)}'
+            )
+        if node.tag in (_FLOAT, _INT) and _OTHER_BASE.match(node.value):
+            raise ValueError(
+                f'{node.value} means {made} in YAML: write that number, or '
+                f'{node.value!r} in quotes{_mark(node)}'
             )
         return
     if depth == documents.DEEPEST:
@@ -98,6 +104,10 @@ def _check(
 
 
 _FLOAT = 'tag:yaml.org,2002:float'
+_INT = 'tag:yaml.org,2002:int'
+# A number of base 8 or 60 in YAML 1.1, and another one, or a text, in 1.2. It
+# is more likely to be a decimal number, or an address such as 0000:3b:00.0.
+_OTHER_BASE = re.compile(r'[-+]?(0[0-9_]|[0-9_]*:)')
 _MERGE = 'tag:yaml.org,2002:merge'
 
 
