@@ -16,6 +16,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.desired import export
 from os_acc.privileged import undo_log
+from os_acc.privileged.pci import vfs
 
 PF = '0000:08:00.0'
 VFS = ('0000:08:00.1', '0000:08:00.2')
@@ -138,6 +139,19 @@ def test_other_settings_wait_for_a_guest(nic):
     os_acc.unplug(guest)
     assert step(os_acc.apply_again()).result == 'changed'
     assert nic.ports[PF] == [FRESH | {'vlan': [5, 0]}] * 2
+
+
+def test_the_nic_leaves_while_it_is_looked_at(nic, monkeypatch):
+    apply()
+    look = vfs.settings_of_vfs
+
+    def gone(pf):
+        nic.take_off(pf)
+        return look(pf)
+
+    monkeypatch.setattr(vfs, 'settings_of_vfs', gone)
+    found = step(apply(number=3))
+    assert (found.result, 'has none' in found.reason) == ('failed', True)
 
 
 def test_the_nic_refuses_them(nic):
