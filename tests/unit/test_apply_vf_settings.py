@@ -115,6 +115,30 @@ def test_a_release_returns_a_vf_to_them(nic):
     assert nic.ports[PF] == [SET, SET]
 
 
+@pytest.mark.parametrize('port', [{}, {'spoof_check': True}])
+def test_a_guest_gets_them_whatever_was_changed(nic, port):
+    """By somebody else, or by the guest before, if it is trusted."""
+    settings = {'trusted': True, 'mac_addresses': MACS, 'vlan': 101}
+    apply(settings)
+    there = [{**each} for each in nic.ports[PF]]
+    guest = devices.instance()
+    os_acc.plug(guest, [devices.pci(VFS[0])])
+    nic.ports[PF][0] |= {'mac_address': '02:00:00:00:00:ee', 'vlan': [0, 0]}
+    os_acc.unplug(guest)
+    request = with_port(VFS[0], **port) if port else devices.pci(VFS[0])
+    os_acc.plug(guest, [request])
+    assert nic.ports[PF] == there
+    os_acc.unplug(guest)
+    assert nic.ports[PF] == there
+
+
+def test_a_guest_does_not_get_a_vf_that_cannot_have_them(nic):
+    apply()
+    nic.ports[PF][0]['vlan'] = [0, 0]
+    nic.fail(f'{PF}/vf/0/vlan', errno.EPERM)
+    assert 'vlan cannot be set' in str(devices.refused(devices.pci(VFS[0])))
+
+
 def test_a_guest_without_a_port_has_them(nic):
     """Also if its VF is made for it alone."""
     settings = {'vlan': 9}
