@@ -250,6 +250,24 @@ def test_a_wrong_document(nic, settings, number, key):
     assert nic.writes == []
 
 
+@pytest.mark.parametrize(
+    ('names', 'fits'),
+    [
+        ({'vendor_id': '8086', 'product_id': '1572'}, False),
+        ({'address': '*:08:00.*'}, False),
+        ({'devname': 'ens8f0'}, True),
+    ],
+)
+def test_two_pfs_would_have_the_same_mac_addresses(nic, names, fits):
+    entry = names | {'num_vfs': 2, 'vf_settings': {'mac_addresses': MACS}}
+    document = {'version': 1, 'offered': [entry]}
+    if fits:
+        assert step(os_acc.apply(document)).result == 'changed'
+        return
+    with pytest.raises(exception.InvalidRequest, match='several PFs'):
+        os_acc.apply(document)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('undone', [False, True])
 def test_a_crash_before_each_write(nic, monkeypatch, undone):
