@@ -73,9 +73,11 @@ def _wanted(
     functions = [*pci_scan.functions()]
     pfs = {function.address for function in functions if function.is_pf}
     found = {
-        spec.address.complete: spec
+        address: spec
         for spec in reversed(document.specs)
-        if spec.num_vfs and spec.address.complete not in (None, *pfs)
+        if (address := spec.address.complete) is not None
+        and spec.num_vfs
+        and address not in pfs
     }
     for function in functions:
         spec = specs.find(function) if function.is_pf else None

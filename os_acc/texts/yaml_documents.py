@@ -73,16 +73,7 @@ def _check(
     if next(counter) > MOST:
         raise ValueError(f'it has more than {MOST} values{_mark(node)}')
     if isinstance(node.value, str):
-        made = _made(node, loader)
-        if node.tag == _FLOAT and not math.isfinite(made):
-            raise ValueError(
-                f'{node.value} is not a finite number{_mark(node)}'
-            )
-        if node.tag in (_FLOAT, _INT) and _OTHER_BASE.match(node.value):
-            raise ValueError(
-                f'{node.value} means {made} in YAML: write that number, or '
-                f'{node.value!r} in quotes{_mark(node)}'
-            )
+        _check_scalar(node, loader)
         return
     if depth == documents.DEEPEST:
         raise ValueError(documents.TOO_DEEP + _mark(node))
@@ -101,6 +92,17 @@ def _check(
             keys.add(made)
         _check(key, loader, counter, depth + 1)
         _check(value, loader, counter, depth + 1)
+
+
+def _check_scalar(node: Any, loader: Any) -> None:
+    made = _made(node, loader)
+    if node.tag == _FLOAT and not math.isfinite(made):
+        raise ValueError(f'{node.value} is not a finite number{_mark(node)}')
+    if node.tag in (_FLOAT, _INT) and _OTHER_BASE.match(node.value):
+        raise ValueError(
+            f'{node.value} means {made} in YAML: write that number, or '
+            f'{node.value!r} in quotes{_mark(node)}'
+        )
 
 
 _FLOAT = 'tag:yaml.org,2002:float'

@@ -55,7 +55,7 @@ def test_set_and_cleared(card):
 
 
 @pytest.mark.parametrize('check', [True, False])
-def test_a_vf_that_is_not_there(card, check):
+def test_the_address_of_no_vf(card, check):
     (step,) = apply('0000:99:00.4', check=check).steps
     assert (step.result, 'has none' in step.reason) == ('failed', True)
 
