@@ -262,6 +262,17 @@ def test_a_service_does_not_repeat_what_has_failed(here):
 # --- failures
 
 
+@pytest.mark.parametrize('complete', [True, False])
+def test_a_check_tells_a_device_that_is_not_there(here, complete):
+    """Unless a driver cannot say which devices there are."""
+    if not complete:
+        os_acc.CONF.set_override('devices', ['card:nothing'], 'os_acc_fake')
+    (found,) = here.apply(functions=[('crad', '', 'aes')], check=True).steps
+    assert found.result == ('failed' if complete else 'would change')
+    (found,) = here.apply(functions=[('crad', '', 'aes')]).steps
+    assert (found.result, 'no driver' in found.reason) == ('failed', True)
+
+
 def test_a_check_tells_a_region_that_the_device_lacks(here):
     wanted = [('fpga', '', 'aes')]
     for check in (True, False):
