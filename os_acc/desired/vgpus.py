@@ -115,10 +115,15 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
         )
         number = card.number_of(spec.vgpu_type or '')
         for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
-            if number is not None:
-                # The card may have room, or this size, once they have gone.
+            error, now = obstacle.error(), card.current.get(vf)
+            if (
+                isinstance(error, exception.DeviceNotFound)
+                and now == vgpu.NONE
+                and number is not None
+            ):
+                # The card may have this size once they have gone.
                 _refuse(vf, [u for e in card.current for u in _users(host, e)])
-            raise obstacle.error()
+            raise error
         if number is None or card.current[vf] == number:
             return  # vgpu_obstacles() has found another type, or none
         with host.acting_for():

@@ -159,6 +159,18 @@ def test_a_type_that_does_not_exist_waits_for_no_instance(card, monkeypatch):
     assert applied.results(report)[OTHER] == 'failed'
 
 
+def test_an_instance_is_not_blamed_for_a_type_of_the_operator(
+    card, monkeypatch
+):
+    card.install_config(monkeypatch)
+    apply(VF)
+    card.preset(OTHER, 558)
+    (van,) = os_acc.plug(devices.instance(), [devices.pci(VF)])
+    report = apply(VF, OTHER, kind='NVIDIA A40-2Q')
+    assert 'already set on it' in report.steps[-1].reason
+    assert van.uuid not in report.steps[-1].reason
+
+
 def test_an_instance_takes_its_own_type_along(card):
     """It is not in the way of a document that has the VF no more."""
     guest = devices.instance()
