@@ -115,10 +115,10 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
         )
         number = card.number_of(spec.vgpu_type or '')
         for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
-            error, now = obstacle.error(), card.current.get(vf)
+            error = obstacle.error()
             if (
                 isinstance(error, exception.DeviceNotFound)
-                and now == vgpu.NONE
+                and card.current.get(vf) == vgpu.NONE
                 and number is not None
             ):
                 # The card may have this size once they have gone.
