@@ -293,11 +293,23 @@ def _checked(
         where = 'function'
         device.function_id = made.function
         where = 'bitstream'
-        if made.bitstream is not None:
-            reference.parse(made.bitstream)
+        _check_bitstream(made.bitstream)
     except exception.InvalidRequest as err:
         raise schemas.at(err, [*keys, where], place) from err
     return dataclasses.replace(made, device=device.address)
+
+
+def _check_bitstream(text: str | None) -> None:
+    """Check a bitstream, and that the journal may keep it as it is."""
+    found = reference.parse(text) if text is not None else None
+    if isinstance(found, reference.Web) and (found.user or found.query):
+        _refuse(
+            'document',
+            'bitstream',
+            found.masked(),
+            'a URL without user, password and query, because the journal '
+            'keeps the document and must not have secrets',
+        )
 
 
 def _addresses(
@@ -335,8 +347,7 @@ def _checked_pool(
             made, traits=spec_values.traits(where, list(made.traits))
         )
         where = 'bitstream'
-        if made.bitstream is not None:
-            reference.parse(made.bitstream)
+        _check_bitstream(made.bitstream)
     except exception.InvalidRequest as err:
         raise schemas.at(err, [*keys, where], place) from err
     if made.max is not None and made.max < made.least:

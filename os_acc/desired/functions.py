@@ -37,7 +37,8 @@ def find(
     """
     if not document.functions:
         return
-    devices = {each.address: each for each in _devices(host)}
+    found, complete = _devices(host)
+    devices = {each.address: each for each in found}
     for wanted in document.functions:
         now = _inside(devices.get(wanted.device), wanted.region)
         before = now or 'none, or unknown'
@@ -61,7 +62,7 @@ def find(
                 callback,
             ),
             functools.partial(_users, host, wanted),
-            _fault(devices.get(wanted.device), wanted.region),
+            _fault(devices.get(wanted.device), wanted.region, complete),
         )
 
 
@@ -73,22 +74,30 @@ def export(host: host_module.Host) -> list[dict[str, str]]:
             **({'region': region} if region else {}),
             'function': function,
         }
-        for device in _devices(host)
+        for device in _devices(host)[0]
         for region, function in device.functions.items()
         if function is not None
     ]
 
 
-def _devices(host: host_module.Host) -> list[objects.Device]:
+def _devices(host: host_module.Host) -> tuple[list[objects.Device], bool]:
+    """The devices of this host, and whether these are all."""
     try:
-        return discovery.devices(host)
+        return discovery.devices(host), True
     except exception.DiscoveryFailed as err:
-        return list(err.devices)
+        return list(err.devices), False
 
 
-def _fault(device: objects.Device | None, region: str) -> str | None:
-    """Why a region cannot be programmed: the device has other ones."""
-    if device is None or not device.functions or region in device.functions:
+def _fault(
+    device: objects.Device | None, region: str, complete: bool
+) -> str | None:
+    """Why a region cannot be programmed: it is not there.
+
+    :param complete: whether all devices are known
+    """
+    if device is None:
+        return 'no driver reports this device' if complete else None
+    if not device.functions or region in device.functions:
         return None
     known = ', '.join(map(repr, sorted(device.functions)))
     return f'region is {region or None!r}, expected one of {known}'

@@ -10,6 +10,7 @@ journal says of which PFs, before the VFs are made and until they are removed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
 import functools
 import logging
 from typing import Any
@@ -52,22 +53,33 @@ def find(
         if same and now is not None:
             yield steps.Step(PART, pf, before, before)
             continue
-        yield steps.Step(
-            PART,
-            pf,
-            before,
-            _text(spec.num_vfs, after, True),
-            functools.partial(_keep, host, pf, now, spec.num_vfs, after),
-            steps.nobody if same or not there else users,
-        )
+        then = _text(spec.num_vfs, after, True)
+        keep = functools.partial(_keep, host, pf, now, spec.num_vfs, after)
+        error = None if same else _obstacle(host, pf, spec)
+        if error is not None:
+            yield steps.tried(PART, pf, before, then, keep, error)
+            continue
+        by = steps.nobody if same or not there else users
+        yield steps.Step(PART, pf, before, then, keep, by)
 
 
 def _wanted(
     specs: device_spec.Specs, document: documents.Document
 ) -> dict[str, device_spec.Spec]:
-    """The entry of each PF that shall have VFs by the document."""
-    found = {}
-    for function in pci_scan.functions():
+    """The entry of each PF that shall have VFs by the document.
+
+    Also of an address that has no PF now: its step says so.
+    """
+    functions = [*pci_scan.functions()]
+    pfs = {function.address for function in functions if function.is_pf}
+    found = {
+        address: spec
+        for spec in reversed(document.specs)
+        if (address := spec.address.complete) is not None
+        and spec.num_vfs
+        and address not in pfs
+    }
+    for function in functions:
         spec = specs.find(function) if function.is_pf else None
         if (
             spec is not None
@@ -96,8 +108,10 @@ def _set_up(host: host_module.Host, pf: str) -> list[dict[str, Any]]:
         or not sriov.count(pf)
     ):
         return []
-    with host.acting_for():
+    # The PF may leave meanwhile.
+    with host.acting_for(), contextlib.suppress(exception.DeviceNotFound):
         return privileged.settings_of_vfs(pf)
+    return []
 
 
 def _text(number: int, settings: list[dict[str, Any]], kept: bool) -> str:
@@ -145,15 +159,25 @@ def _check(host: host_module.Host, pf: str, there: int) -> None:
 
     :raises DeviceBusy, DeviceError: if they cannot
     """
-    function = pci.get(pf)
-    spec = device_spec.load(host.conf).check(function)
+    spec = device_spec.load(host.conf).check(pci.get(pf))
     if there:
         _refuse(pf, _users(host, pf))
+    if (error := _obstacle(host, pf, spec)) is not None:
+        raise error
+
+
+def _obstacle(
+    host: host_module.Host, pf: str, spec: device_spec.Spec
+) -> exception.ExceptionBase | None:
+    """Why a PF cannot have the VFs of its entry, whoever uses them."""
     holders = allocated.Holders(
         host.journal.handles(), unhealthy=health.View(host.journal)
     )
-    for obstacle in vf_availability.vfs_obstacles(function, holders, spec):
-        raise obstacle.error()
+    try:
+        found = vf_availability.vfs_obstacles(pci.get(pf), holders, spec)
+        return next((each.error() for each in found), None)
+    except exception.DeviceNotFound as err:
+        return err
 
 
 def _change(host: host_module.Host, pf: str, number: int) -> None:

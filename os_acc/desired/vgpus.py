@@ -66,8 +66,17 @@ def find(
             yield steps.Step(PART, vf, _text(now), _text(now))
             continue
         change = functools.partial(_set, host, vf, known)
-        after = 'the type of its entry'
-        yield steps.Step(PART, vf, _text(now), after, change, users)
+        after, why = 'the type of its entry', _fault(specs, vf)
+        yield steps.Step(PART, vf, _text(now), after, change, users, why)
+
+
+def _fault(specs: device_spec.Specs, vf: str) -> str | None:
+    """Why a VF cannot have a type, as far as that is seen."""
+    try:
+        specs.check(pci.get(vf))
+    except exception.DeviceNotFound as err:
+        return exception.describe(err)
+    return None
 
 
 def _text(number: int | None) -> str:
@@ -104,9 +113,17 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
         holders = allocated.Holders(
             host.journal.handles(), unhealthy=health.View(host.journal)
         )
-        for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
-            raise obstacle.error()
         number = card.number_of(spec.vgpu_type or '')
+        for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
+            error = obstacle.error()
+            if (
+                isinstance(error, exception.DeviceNotFound)
+                and card.current.get(vf) == vgpu.NONE
+                and number is not None
+            ):
+                # The card may have this size once they have gone.
+                _refuse(vf, [u for e in card.current for u in _users(host, e)])
+            raise error
         if number is None or card.current[vf] == number:
             return  # vgpu_obstacles() has found another type, or none
         with host.acting_for():

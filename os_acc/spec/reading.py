@@ -258,7 +258,8 @@ def read(item: dict[str, Any]) -> spec_entry.Spec:
             'no key "was" in an entry without deny: set vendor_id and '
             'product_id',
         )
-    spec_vf_settings.check(spec.vf_settings, spec.num_vfs)
+    one_pf = bool(spec.address.complete or spec.devname)
+    spec_vf_settings.check(spec.vf_settings, spec.num_vfs, one_pf)
     _check_programmer(item, spec)
     _check_applies(item, spec)
     return spec

@@ -68,10 +68,13 @@ def read(key: str, value: Any) -> VFSettings:
     return made
 
 
-def check(settings: VFSettings | None, num_vfs: int | None) -> None:
-    """Check that the settings fit to the number of VFs of their entry.
+def check(
+    settings: VFSettings | None, num_vfs: int | None, one_pf: bool
+) -> None:
+    """Check that the settings fit to the PFs and the VFs of their entry.
 
     :param settings: as read() has read them
+    :param one_pf: whether the entry names one PF only
     :raises InvalidRequest: if they do not
     """
     if settings is None:
@@ -86,6 +89,13 @@ def check(settings: VFSettings | None, num_vfs: int | None) -> None:
             'vf_settings.mac_addresses',
             ', '.join(macs),
             f'a MAC address for each of the {num_vfs} VFs',
+        )
+    if macs and not one_pf:
+        spec_values.refuse(
+            'vf_settings.mac_addresses',
+            ', '.join(macs),
+            'no mac_addresses in an entry that may name several PFs: set its '
+            'address, without *, or devname',
         )
 
 

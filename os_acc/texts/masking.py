@@ -182,10 +182,13 @@ def of_field(field: str, value: Any) -> Any:
     """Mask what looks like a secret in the value of a field.
 
     :param field: its name, such as ``env`` or ``hooks.env``
+    :returns: the masked value. Of a longer one only the first 20,000
+        characters are kept, as a text: see of_error()
     """
-    return (
-        _of_key(field, value) if _ENVIRONMENT.search(field) else masked(value)
-    )
+    if _ENVIRONMENT.search(field) and not isinstance(value, str):
+        return _of_key(field, value)
+    text = value if isinstance(value, str) else repr(value)
+    return masked(value) if len(text) <= _SEARCHED else of_error(text)
 
 
 def of_error(text: str) -> str:

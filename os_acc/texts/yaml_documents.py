@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import itertools
 import math
+import re
 from typing import Any
 
 from os_acc.texts import documents
@@ -19,7 +20,7 @@ def yaml_of(data: bytes | str) -> Any:
     """Read a YAML document. See documents.json_of().
 
     :raises ValueError: if it is no YAML, or has a key twice in one mapping, or
-        a number that is not finite
+        a number that is not finite, or of base 8 or 60
     """
     import yaml
 
@@ -64,19 +65,15 @@ def _check(
     :param counter: counts the nodes
     :param depth: how many nodes are around it
     :raises ValueError: if a mapping has a key twice, a scalar is not what its
-        tag says, a number is not finite, it is nested too deeply, or it has
-        more than MOST values
+        tag says, a number is not finite or of base 8 or 60, it is nested too
+        deeply, or it has more than MOST values
     """
     if node is None:
         return
     if next(counter) > MOST:
         raise ValueError(f'it has more than {MOST} values{_mark(node)}')
     if isinstance(node.value, str):
-        made = _made(node, loader)
-        if node.tag == _FLOAT and not math.isfinite(made):
-            raise ValueError(
-                f'{node.value} is not a finite number{_mark(node)}'
-            )
+        _check_scalar(node, loader)
         return
     if depth == documents.DEEPEST:
         raise ValueError(documents.TOO_DEEP + _mark(node))
@@ -97,7 +94,22 @@ def _check(
         _check(value, loader, counter, depth + 1)
 
 
+def _check_scalar(node: Any, loader: Any) -> None:
+    made = _made(node, loader)
+    if node.tag == _FLOAT and not math.isfinite(made):
+        raise ValueError(f'{node.value} is not a finite number{_mark(node)}')
+    if node.tag in (_FLOAT, _INT) and _OTHER_BASE.match(node.value):
+        raise ValueError(
+            f'{node.value} means {made} in YAML: write that number, or '
+            f'{node.value!r} in quotes{_mark(node)}'
+        )
+
+
 _FLOAT = 'tag:yaml.org,2002:float'
+_INT = 'tag:yaml.org,2002:int'
+# A number of base 8 or 60 in YAML 1.1, and another one, or a text, in 1.2. It
+# is more likely to be a decimal number, or an address such as 0000:3b:00.0.
+_OTHER_BASE = re.compile(r'[-+]?(0[0-9_]|[0-9_]*:)')
 _MERGE = 'tag:yaml.org,2002:merge'
 
 

@@ -15,6 +15,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import reserved
+from os_acc.desired import steps
 from os_acc.journal import desired
 from os_acc.kernel import pci
 from os_acc.programming import hooks
@@ -261,6 +262,17 @@ def test_a_service_does_not_repeat_what_has_failed(here):
 # --- failures
 
 
+@pytest.mark.parametrize('complete', [True, False])
+def test_a_check_tells_a_device_that_is_not_there(here, complete):
+    """Unless a driver cannot say which devices there are."""
+    if not complete:
+        os_acc.CONF.set_override('devices', ['card:nothing'], 'os_acc_fake')
+    (found,) = here.apply(functions=[('crad', '', 'aes')], check=True).steps
+    assert found.result == ('failed' if complete else 'would change')
+    (found,) = here.apply(functions=[('crad', '', 'aes')]).steps
+    assert (found.result, 'no driver' in found.reason) == ('failed', True)
+
+
 def test_a_check_tells_a_region_that_the_device_lacks(here):
     wanted = [('fpga', '', 'aes')]
     for check in (True, False):
@@ -312,11 +324,32 @@ def test_a_document_that_is_refused_is_not_kept(here):
     assert here.vfs() == [2, 0]
 
 
+@pytest.mark.parametrize(
+    ('address', 'said'),
+    [('0000:99:00.0', 'this host has none'), (devices.GPU, 'SR-IOV')],
+)
+@pytest.mark.parametrize('check', [True, False])
+def test_an_address_without_a_pf(here, address, said, check):
+    here.kernel.add_function(devices.GPU, '10de:1eb8', 0x030200)
+    report = here.apply(applied.pf(address), applied.pf(), check=check)
+    found = {each.name: each for each in report.steps}
+    assert found[address].result == 'failed'
+    assert said in found[address].reason
+    assert here.vfs() == ([0, 0] if check else [2, 0])
+
+
+def test_a_pf_that_has_left_keeps_its_vfs_in_the_journal(here):
+    here.apply(applied.pf())
+    here.kernel.take_off(devices.PF)
+    assert applied.results(here.apply(applied.pf()))[devices.PF] == 'failed'
+    assert os_acc._host.journal.kept_vfs() == {devices.PF: 2}
+
+
 def test_another_process_applies_one(here):
     os_acc.CONF.set_override('lock_timeout', 0.0, 'os_acc')
     os_acc.initialize(reset=True)
-    with os_acc._host.locks.device('all, to apply a document', 0):
-        with pytest.raises(exception.LockTimeout):
+    with os_acc._host.locks.device(steps.LOCK, 0):
+        with pytest.raises(exception.LockTimeout, match='os-acc pools'):
             here.apply(applied.pf())
     here.apply(applied.pf())
     assert here.vfs() == [2, 0]

@@ -173,3 +173,19 @@ def test_secrets_are_not_shown():
     assert 'geheim' not in fails(text)[1]
     text = YAML.replace('shared: 2', 'env: ["TOKEN=geheim", "TOKEN=geheim2"]')
     assert 'geheim' not in fails(text)[1]
+
+
+@pytest.mark.parametrize(
+    'url', ['https://user:geheim@images/aes.gbs', 'https://images/a?t=geheim']
+)
+@pytest.mark.parametrize('part', ['functions', 'pools'])
+def test_a_url_with_a_secret_would_be_in_the_journal(url, part):
+    text = (
+        YAML.replace(': aes', f': aes\n    bitstream: {url}')
+        if part == 'functions'
+        else YAML + f'pools:\n  - {{function: aes, bitstream: "{url}"}}\n'
+    )
+    found, shown = fails(text)
+    assert found['field'] == f'{part}[0].bitstream'
+    assert 'without user, password and query' in shown
+    assert 'geheim' not in shown

@@ -16,6 +16,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.desired import export
 from os_acc.privileged import undo_log
+from os_acc.privileged.pci import vfs
 
 PF = '0000:08:00.0'
 VFS = ('0000:08:00.1', '0000:08:00.2')
@@ -114,6 +115,30 @@ def test_a_release_returns_a_vf_to_them(nic):
     assert nic.ports[PF] == [SET, SET]
 
 
+@pytest.mark.parametrize('port', [{}, {'spoof_check': True}])
+def test_a_guest_gets_them_whatever_was_changed(nic, port):
+    """By somebody else, or by the guest before, if it is trusted."""
+    settings = {'trusted': True, 'mac_addresses': MACS, 'vlan': 101}
+    apply(settings)
+    there = [{**each} for each in nic.ports[PF]]
+    guest = devices.instance()
+    os_acc.plug(guest, [devices.pci(VFS[0])])
+    nic.ports[PF][0] |= {'mac_address': '02:00:00:00:00:ee', 'vlan': [0, 0]}
+    os_acc.unplug(guest)
+    request = with_port(VFS[0], **port) if port else devices.pci(VFS[0])
+    os_acc.plug(guest, [request])
+    assert nic.ports[PF] == there
+    os_acc.unplug(guest)
+    assert nic.ports[PF] == there
+
+
+def test_a_guest_does_not_get_a_vf_that_cannot_have_them(nic):
+    apply()
+    nic.ports[PF][0]['vlan'] = [0, 0]
+    nic.fail(f'{PF}/vf/0/vlan', errno.EPERM)
+    assert 'vlan cannot be set' in str(devices.refused(devices.pci(VFS[0])))
+
+
 def test_a_guest_without_a_port_has_them(nic):
     """Also if its VF is made for it alone."""
     settings = {'vlan': 9}
@@ -138,6 +163,19 @@ def test_other_settings_wait_for_a_guest(nic):
     os_acc.unplug(guest)
     assert step(os_acc.apply_again()).result == 'changed'
     assert nic.ports[PF] == [FRESH | {'vlan': [5, 0]}] * 2
+
+
+def test_the_nic_leaves_while_it_is_looked_at(nic, monkeypatch):
+    apply()
+    look = vfs.settings_of_vfs
+
+    def gone(pf):
+        nic.take_off(pf)
+        return look(pf)
+
+    monkeypatch.setattr(vfs, 'settings_of_vfs', gone)
+    found = step(apply(number=3))
+    assert (found.result, 'has none' in found.reason) == ('failed', True)
 
 
 def test_the_nic_refuses_them(nic):
@@ -210,6 +248,24 @@ def test_a_wrong_document(nic, settings, number, key):
         os_acc.apply({'version': 1, 'offered': [entry]})
     assert key in str(caught.value)
     assert nic.writes == []
+
+
+@pytest.mark.parametrize(
+    ('names', 'fits'),
+    [
+        ({'vendor_id': '8086', 'product_id': '1572'}, False),
+        ({'address': '*:08:00.*'}, False),
+        ({'devname': 'ens8f0'}, True),
+    ],
+)
+def test_two_pfs_would_have_the_same_mac_addresses(nic, names, fits):
+    entry = names | {'num_vfs': 2, 'vf_settings': {'mac_addresses': MACS}}
+    document = {'version': 1, 'offered': [entry]}
+    if fits:
+        assert step(os_acc.apply(document)).result == 'changed'
+        return
+    with pytest.raises(exception.InvalidRequest, match='several PFs'):
+        os_acc.apply(document)
 
 
 @pytest.mark.timeout(600)

@@ -54,6 +54,12 @@ def test_set_and_cleared(card):
     assert apply().steps == []
 
 
+@pytest.mark.parametrize('check', [True, False])
+def test_the_address_of_no_vf(card, check):
+    (step,) = apply('0000:99:00.4', check=check).steps
+    assert (step.result, 'has none' in step.reason) == ('failed', True)
+
+
 def test_an_instance_leaves_the_type_there(card):
     apply(VF)
     for wanted in (devices.pci(VF), devices.wanted('VGPU')):
@@ -128,6 +134,41 @@ def test_another_type_waits_for_an_instance(card, monkeypatch):
     os_acc.unplug(guest)
     os_acc.apply_again()
     assert card.kind_of(VF) == 559
+
+
+def test_an_instance_of_the_old_type_is_in_the_way_of_the_whole_card(
+    card, monkeypatch
+):
+    card.install_config(monkeypatch)
+    apply(VF, OTHER)
+    guest = devices.instance()
+    (van,) = os_acc.plug(guest, [devices.pci(VF)])
+    report = apply(VF, OTHER, kind='NVIDIA A40-2Q')
+    for each in report.steps[1:]:
+        assert (each.result, van.uuid in each.reason) == ('in the way', True)
+    os_acc.unplug(guest)
+    os_acc.apply_again()
+    assert [card.kind_of(each) for each in (VF, OTHER)] == [559, 559]
+
+
+def test_a_type_that_does_not_exist_waits_for_no_instance(card, monkeypatch):
+    card.install_config(monkeypatch)
+    apply(VF)
+    os_acc.plug(devices.instance(), [devices.pci(VF)])
+    report = apply(VF, OTHER, kind='NVIDIA A40-9Q')
+    assert applied.results(report)[OTHER] == 'failed'
+
+
+def test_an_instance_is_not_blamed_for_a_type_of_the_operator(
+    card, monkeypatch
+):
+    card.install_config(monkeypatch)
+    apply(VF)
+    card.preset(OTHER, 558)
+    (van,) = os_acc.plug(devices.instance(), [devices.pci(VF)])
+    report = apply(VF, OTHER, kind='NVIDIA A40-2Q')
+    assert 'already set on it' in report.steps[-1].reason
+    assert van.uuid not in report.steps[-1].reason
 
 
 def test_an_instance_takes_its_own_type_along(card):

@@ -120,6 +120,14 @@ def test_a_byte_order_mark_is_left_out():
         ('a: 1\nb: \x1b[0m', '#x001b at line 2, column 4'),
         ('a: "\\ud83d"', "'\\ud83d' has a lone surrogate at line 1, column 4"),
         ('[' * 200 + ']' * 200, 'nested too deeply at line 1'),
+        (
+            'vlan: 0101',
+            "0101 means 65 in YAML: write that number, or '0101' in quotes at "
+            'line 1, column 7',
+        ),
+        ('a: -010', '-010 means -8 in YAML'),
+        ('a: {b: 0000:3b:00.0, c: 0000:08:00.0}', '0000:08:00.0 means 480.0'),
+        ('a: 12:34:56:12:34:56', '12:34:56:12:34:56 means 9783981296'),
     ],
 )
 def test_yaml_that_is_refused(text, said):
@@ -136,6 +144,11 @@ def test_what_is_nested_deeply_is_refused_before_it_is_used(depth):
         device_spec.parse(text)
     assert documents.json_of('[' * 90 + ']' * 90)
     assert yaml_documents.yaml_of('[' * 90 + ']' * 90)
+
+
+def test_numbers_that_are_the_same_in_each_yaml():
+    text = '[0, -1, 0.5, 0x10, 1_000, "010", 0b11]'
+    assert yaml_documents.yaml_of(text) == [0, -1, 0.5, 16, 1000, '010', 3]
 
 
 def test_yaml_may_name_a_node_twice():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import oslo_i18n
+from oslo_utils import strutils
 import pytest
 
 import os_acc
@@ -163,3 +164,22 @@ def test_an_error_of_a_library_does_not_show_a_secret(host, caplog):
 def test_an_error_of_os_acc_keeps_its_words():
     text = 'the signature mismatch of token: a word'
     assert exception.describe(exception.InvalidRequest(text)) == text
+
+
+@pytest.mark.parametrize('of', [str, lambda text: {'a': [text]}])
+def test_only_the_start_of_a_long_value_is_searched(of, monkeypatch):
+    """To search all of a value of another host could take minutes."""
+    searched, mask = [], strutils.mask_password
+
+    def note(text, *args):
+        searched.append(len(text))
+        return mask(text, *args)
+
+    monkeypatch.setattr(strutils, 'mask_password', note)
+    value = of('password=geheim ' + 'x' * 1_000_000)
+    error = exception.InvalidRequest(
+        subject='s', field='f', value=value, expected='less'
+    )
+    assert sum(searched) <= 20_000
+    assert len(str(error)) < 400
+    assert 'password=***' in str(error)

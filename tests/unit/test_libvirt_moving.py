@@ -193,6 +193,13 @@ def test_vans_that_do_not_fit(plugin, moved):
             '<hostdev mode="subsystem" type="&e;"/>',
             'expected',
         ),
+        (
+            '<!DOCTYPE x [<!ENTITY e "1">]><hostdev mode="subsystem" '
+            'type="pci"><source>&e;<address bus="0x81" function="0x3"/>'
+            '</source></hostdev>',
+            'no DOCTYPE',
+        ),
+        ('\ud800', 'a <hostdev> or <disk>'),
     ],
 )
 def test_what_the_target_says_is_not_trusted(plugin, moved, text, says):
@@ -213,6 +220,7 @@ def test_a_domain_that_does_not_fit(plugin, moved):
     found = plugin.migration_map(source, target)
     act = plugin.redefine
     assert '<domain>' in refused(act, '<domain', found)
+    assert '<domain>' in refused(act, '\ud800', found)
     assert 'exactly one such device' in refused(
         act, text.replace('0x3b', '0x3c'), found
     )

@@ -51,7 +51,11 @@ def parse(xml: str) -> etree._Element:
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
     try:
         root = etree.fromstring(xml.encode(), parser)
-    except (etree.XMLSyntaxError, AttributeError) as err:
+    except (
+        etree.XMLSyntaxError,
+        UnicodeEncodeError,
+        AttributeError,
+    ) as err:
         raise exception.InvalidRequest(
             subject='domain',
             field='xml',

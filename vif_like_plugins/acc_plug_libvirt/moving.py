@@ -156,10 +156,12 @@ def _parse(text: str, field: str) -> etree._Element:
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
     try:
         element = etree.fromstring(text.encode(), parser)
-    except etree.XMLSyntaxError as err:
+    except (etree.XMLSyntaxError, UnicodeEncodeError) as err:
         _refuse(field, text, f'a <hostdev> or <disk> ({err})')
     if element.tag not in ('hostdev', 'disk'):
         _refuse(field, text, 'a <hostdev> or <disk>')
+    if element.getroottree().docinfo.doctype:
+        _refuse(field, text, 'no DOCTYPE: the entities of others are not used')
     return element
 
 

@@ -20,12 +20,14 @@ from os_acc.availability import functions as availability
 from os_acc.deadlines import waiting
 from os_acc.kernel import network
 from os_acc.kernel import pci
+from os_acc.kernel import sriov
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
+from os_acc.privileged import undo_log
 from os_acc.privileged.pci import records
 from os_acc.privileged.pci import rtnetlink
 from os_acc.texts import forms
@@ -66,7 +68,7 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
 
     :param address: of the VF
     :param wanted: values by mac_address, vlan ([id, priority]), trusted and
-        spoof_check; what is not in it stays as it is
+        spoof_check; what is not in it is as set_new() has made it, or stays
     :param seconds: for the whole operation
     :raises DeviceBusy: if a guest has the VF open
     :raises DeviceInUseByHost: if the host uses the VF
@@ -88,7 +90,9 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
 
     def act() -> None:
         with function_notes.locked(function, seconds / 2):
-            _set(pci.get(address), changes, seconds / 2)
+            _make_anew(pci.get(address), seconds / 4)
+            if changes:
+                _set(pci.get(address), changes, seconds / 4)
 
     waiting.at_most(act, seconds, f'the port of VF {address} to be set up')
 
@@ -203,6 +207,32 @@ def set_new(
     changes = _checked('vf_settings', wanted)
     place = network.vf_port(function)
     _change(place, changes, _read(place), seconds)
+
+
+def _make_anew(function: pci.Function, seconds: float) -> None:
+    """Make the settings of set_new() that a VF does not have any more.
+
+    A trusted guest can change its MAC address, and others all of them. What a
+    port has set is for _set() and _restore().
+    """
+    made = undo_log.vfs.read(function.parent)
+    if (
+        made is None
+        or not made.settings
+        or made.number != sriov.count(function.parent)
+    ):
+        return
+    place = network.vf_port(function)
+    now, known = _read(place), _known(function)
+    ported = known.ours if known is not None else {}
+    changes = {
+        name: value
+        for name, value in made.settings[place.number].items()
+        if now[name] != value and name not in ported
+    }
+    if changes:
+        _check_closed(function)
+        _change(place, changes, now, seconds)
 
 
 def _remember(

@@ -98,14 +98,21 @@ def state(
 def set_up(van: objects.VAN) -> None:
     """Make the settings of a VAN's port on the PF.
 
+    Without a port, a VF of a NIC gets those of vf_settings, if it has lost
+    them.
+
     :raises: as privileged.network.set_port
     """
-    if (record := _record(van)) is None:
+    record = _record(van)
+    address = allocation.address_of(van)
+    if record is None and not network.is_vf(pci.get(address)):
         return
     from os_acc.privileged.pci import network as privileged
 
-    address = allocation.address_of(van)
-    privileged.set_port(address, record['wanted'], CONF.os_acc.device_timeout)
+    wanted = record['wanted'] if record is not None else {}
+    privileged.set_port(address, wanted, CONF.os_acc.device_timeout)
+    if record is None:
+        return
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'VF %s serves port %s: its PF has set %s',
         address,
