@@ -76,7 +76,7 @@ class Reserved:
             function and forms.same_function(function, self.function)
         ):
             return None
-        return report_refusals.FOR_FUNCTION.say(
+        return report_refusals.FOR_FUNCTION.reason(
             function=self.function, wanted=function or 'none'
         )
 
@@ -145,7 +145,7 @@ def check(
             continue
         reason = each.refuses_function(function)
         if reason is None and each.project not in (None, project):
-            reason = report_refusals.FOR_PROJECT.say(
+            reason = report_refusals.FOR_PROJECT.reason(
                 project=each.project, wanted=project or 'none'
             )
         if reason is not None:
@@ -173,6 +173,6 @@ def check_programming(
             continue
         reason = each.refuses_function(function)
         if each.ahead_of_time:
-            reason = report_refusals.AHEAD.say()
+            reason = report_refusals.AHEAD.reason()
         if reason is not None:
             raise exception.DeviceBusy(device=each.label, reason=reason.text)

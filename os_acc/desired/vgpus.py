@@ -111,7 +111,7 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
             return  # vgpu_obstacles() has found another type, or none
         with host.acting_for():
             privileged.set_vgpu_type(
-                vf, number, host.conf.os_acc.device_timeout, given=False
+                vf, number, host.conf.os_acc.device_timeout, for_van=False
             )
 
 

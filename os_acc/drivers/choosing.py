@@ -15,7 +15,7 @@ import errno
 import logging
 from typing import TypeVar
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import log
@@ -238,7 +238,7 @@ def noting(
 
 
 def report(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     devices: Iterable[str],
     look: Callable[[str], objects.Device | None],
 ) -> list[objects.Device]:

@@ -38,7 +38,7 @@ IDXD = 'idxd'
 NAMESPACE = 'namespace'
 
 
-class Kind(NamedTuple):
+class NoteKind(NamedTuple):
     """What errors call a device, and the kind of its attach handle."""
 
     label: str
@@ -47,12 +47,12 @@ class Kind(NamedTuple):
 
 #: The kinds of the notes that say who has a device.
 KINDS = {
-    PCI: Kind('PCI function', 'pci'),
-    VGPU: Kind('VF', 'pci'),
-    MDEV: Kind('mdev', 'mdev'),
-    FILE: Kind('device file', 'file'),
-    IDXD: Kind('work queue', 'file'),
-    NAMESPACE: Kind('namespace', 'block'),
+    PCI: NoteKind('PCI function', 'pci'),
+    VGPU: NoteKind('VF', 'pci'),
+    MDEV: NoteKind('mdev', 'mdev'),
+    FILE: NoteKind('device file', 'file'),
+    IDXD: NoteKind('work queue', 'file'),
+    NAMESPACE: NoteKind('namespace', 'block'),
 }
 
 #: The values of a note that cannot be read or trusted.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from os_acc import driver as driver_module
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import reserved
@@ -46,7 +46,7 @@ class Wanted:
     digest: str | None = None
 
     @classmethod
-    def by(cls, request: objects.AcceleratorRequest) -> Wanted:
+    def of_request(cls, request: objects.AcceleratorRequest) -> Wanted:
         """What a request wants, before its bitstream is read."""
         if request.function_id is None and request.bitstream is not None:
             return cls(digest=UNKNOWN)
@@ -83,7 +83,7 @@ class Contents:
     :ivar handles: the identities of its attach handles
     """
 
-    driver: driver_module.DriverBase
+    driver: driver_base.DriverBase
     device: str
     region: str = programs.WHOLE
     programmer: programmers.Programmer | None = None

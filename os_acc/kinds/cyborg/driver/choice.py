@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
@@ -22,7 +22,7 @@ from os_acc.programming import pending
 
 
 def ranked(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     devices: Sequence[cyborg_listing.Found],
     request: objects.AcceleratorRequest,
 ) -> list[cyborg_listing.Found]:
@@ -34,7 +34,7 @@ def ranked(
 
 
 def rank(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     found: cyborg_listing.Found,
     request: objects.AcceleratorRequest,
     pools: Iterable[dict[str, Any]] | None = None,
@@ -46,11 +46,11 @@ def rank(
     if not found.programmable:
         return 0
     slot = cyborg_program.slot_as_found(driver, found)
-    return slot.rank(programming.Wanted.by(request), pools)
+    return slot.rank(programming.Wanted.of_request(request), pools)
 
 
 def changes(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     found: cyborg_listing.Found,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
@@ -67,7 +67,9 @@ def changes(
 
 
 def free_handles(
-    driver: driver.DriverBase, found: cyborg_listing.Found, van: objects.VAN
+    driver: driver_base.DriverBase,
+    found: cyborg_listing.Found,
+    van: objects.VAN,
 ) -> list[objects.AttachHandle]:
     """List the handles of a device that no VAN has. The lock is held."""
     taken, mdevs = _taken(driver)
@@ -86,7 +88,7 @@ def free_handles(
 
 
 def check_siblings(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     found: cyborg_listing.Found,
     handle: objects.AttachHandle,
@@ -134,7 +136,7 @@ def siblings(
 
 
 def _taken(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
 ) -> tuple[frozenset[str], collections.Counter[str]]:
     """List the handles that VANs have, and count the mdevs by parent."""
     taken, mdevs = set(), collections.Counter[str]()

@@ -462,7 +462,7 @@ def _used_by_others(
     user = in_use.get(choice.handle.identity)
     if user is not None:
         yield availability.Obstacle(
-            availability.Kind.OPEN,
+            availability.Category.OPEN,
             choice.handle.identity,
             f'VAN {user.get("van")}, which the journal does not have, uses it',
         )

@@ -402,7 +402,7 @@ class FPGADriver(driver.DriverBase):
 
         :param known: as for _slot_at()
         """
-        wanted = programming.Wanted.by(request)
+        wanted = programming.Wanted.of_request(request)
         ranks: dict[str, int] = {}
         pools = self.journal.pools()
 

@@ -18,7 +18,7 @@ import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc.availability import storage
@@ -98,7 +98,7 @@ class Claims:
 
     def __init__(
         self,
-        driver: driver.DriverBase,
+        driver: driver_base.DriverBase,
         specs: Callable[[], device_spec.Specs],
     ) -> None:
         self._driver = driver
@@ -405,7 +405,7 @@ class Claims:
                     spec,
                     bind,
                     new=False,
-                    along=companions.of(van),
+                    companions=companions.of(van),
                 )
                 if release.CLEANED in van.driver_data and (
                     bind not in release.BOUND_BY_OS_ACC
