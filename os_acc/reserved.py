@@ -153,7 +153,7 @@ def check(
 
 
 def check_programming(
-    journal: journal_module.Journal,
+    reservations: Iterable[Reserved],
     addresses: Collection[str],
     region: str | None,
     function: str | None,
@@ -163,12 +163,13 @@ def check_programming(
     Programming gives all handles the same function, also those
     that the instance does not get.
 
+    :param reservations: as read()
     :param addresses: as names(), with those of all handles
     :param function: the function that it would then have; None: unknown
     :raises DeviceBusy: if it is programmed ahead of time only, or if a handle
         of it is reserved for another function
     """
-    for each in read(journal):
+    for each in reservations:
         if not each.is_about(addresses, region):
             continue
         reason = each.refuses_function(function)

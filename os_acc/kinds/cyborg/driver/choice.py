@@ -14,6 +14,7 @@ from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
+from os_acc import reserved
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
@@ -28,8 +29,10 @@ def ranked(
 ) -> list[cyborg_listing.Found]:
     """Sort devices: those with the function first, those in use last."""
     pools = driver.journal.pools()
+    reservations = reserved.read(driver.journal)
     return sorted(
-        devices, key=lambda found: rank(driver, found, request, pools)
+        devices,
+        key=lambda found: rank(driver, found, request, pools, reservations),
     )
 
 
@@ -38,15 +41,17 @@ def rank(
     found: cyborg_listing.Found,
     request: objects.AcceleratorRequest,
     pools: Iterable[dict[str, Any]] | None = None,
+    reservations: Iterable[reserved.Reserved] | None = None,
 ) -> int:
     """How well a device suits a request. See DriverBase.rank.
 
-    :param pools: as programming.Slot.rank()
+    :param pools: as programming.Slot.rank(), as reservations
     """
     if not found.programmable:
         return 0
     slot = cyborg_program.slot_as_found(driver, found)
-    return slot.rank(programming.Wanted.of_request(request), pools)
+    wanted = programming.Wanted.of_request(request)
+    return slot.rank(wanted, pools, reservations)
 
 
 def changes(
