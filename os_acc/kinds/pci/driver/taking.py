@@ -234,3 +234,10 @@ def may_migrate(
         and spec.live_migratable is not False
         and not storage.is_storage(function)
     )
+
+
+def unknown_or_no(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> bool | None:
+    """What live_migratable of a VAN is before the kernel is asked."""
+    return None if may_migrate(function, spec, bind) else False
