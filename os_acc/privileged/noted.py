@@ -244,13 +244,11 @@ class Note:
 class InTheWay:
     """A note that is in the way of a device.
 
-    :ivar node: the node of the resource tree where the note and the device
-        meet
-    :ivar both: the same, if it is a function that neither is named after
+    :ivar both: where the note and the device meet in the resource tree, if it
+        is a function that neither is named after
     """
 
     note: Note
-    node: conflict.Resource
     both: conflict.Resource | None
 
 
@@ -307,4 +305,4 @@ class Rule:
 def _in_the_way(wanted: Note, note: Note, node: conflict.Resource) -> InTheWay:
     named = node.name in (wanted.name, note.name)
     shown = not named and nodes.is_function(node)
-    return InTheWay(note, node, node if shown else None)
+    return InTheWay(note, node if shown else None)

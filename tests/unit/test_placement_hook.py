@@ -104,9 +104,6 @@ def traits(placement):
 
 def test_the_client_reads_a_provider(client, placement):
     placement.add(UUID, NAME, OTHER, FPGA=3)
-    assert client.provider(UUID) == placement_client.Provider(
-        UUID, NAME, 3, None
-    )
     assert client.inventories(UUID) == {'FPGA': inventory.Inventory(3, 0)}
     assert client.traits(UUID) == placement_client.Traits(
         frozenset({OTHER}), 3
@@ -115,7 +112,6 @@ def test_the_client_reads_a_provider(client, placement):
 
 
 def test_the_client_finds_no_provider(client, placement):
-    assert client.provider(UUID) is None
     assert client.inventories(UUID) is None
     assert client.traits(UUID) is None
     assert client.set_traits(UUID, [], 0) is False
@@ -200,7 +196,7 @@ def test_a_group_that_a_service_has_registered(placement):
         found = connections.by_group(connections.PLACEMENT, conf, 'placement')
         assert found.interface == ['internal', 'public']
         assert found.session.timeout
-        assert placement_client.Client(found).provider(UUID).name == NAME
+        assert placement_client.Client(found).traits(UUID) is not None
 
 
 # --- the hook
