@@ -16,7 +16,11 @@ _WIDTHS = (40, 30, 30)
 
 
 def _shown(text):
-    """A text with its values in capitals, as the other examples have them."""
+    """A text with its values in capitals, as the other examples have them.
+
+    A value without a blank before it is a clause that a text may lack.
+    """
+    text = re.sub(r'(?<=[\w}])\{\w+\}', '', text)
     return re.sub(
         r'\{(\w+)\}',
         lambda match: error_messages.SHOWN.get(match[1], match[1].upper()),
