@@ -150,10 +150,14 @@ def test_the_client_tells_why_placement_refuses(client, placement):
 
 def test_placement_fails_for_a_moment(client, placement):
     """Its database is locked, or it is restarted behind a proxy."""
+
+    class Once(dict):
+        def __getitem__(self, path):
+            return self.pop(path)
+
     path = f'/resource_providers/{UUID}/traits'
     placement.add(UUID, NAME, OTHER)
-    placement.status[path] = 503
-    threading.Timer(0.1, placement.status.clear).start()
+    placement.status = Once({path: 503})
     assert client.traits(UUID).names == {OTHER}
     assert [each[1] for each in placement.asked] == [path, path]
 
