@@ -282,9 +282,9 @@ def host_info(
         returned; None: all
     :raises LibraryNotInitialized: if initialize() was not called
     """
-    from os_acc.operations import discovery
+    from os_acc.operations import host_info
 
-    return discovery.info(_get(), permitted_handle_names)
+    return host_info.describe(_get(), permitted_handle_names)
 
 
 def recover() -> objects.RecoveryReport:
@@ -366,9 +366,9 @@ def program_device(
     :raises DeviceError, Timeout: if programming failed; no instance gets the
         device until it is programmed again
     """
-    from os_acc.operations import discovery
+    from os_acc.operations import device_programming
 
-    return discovery.program_device(
+    return device_programming.program_device(
         _writable('os_acc.program_device'),
         address,
         bitstream,

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar('_T')
 
-#: How a VAN moves to another host. The guest keeps running with the device;
-#: the device is detached before and another one attached after; or the guest
-#: is stopped.
-LIVE, REPLUG, COLD = WAYS = ways.WAYS
+#: How a VAN moves to another host: the guest keeps running with the device.
+LIVE = ways.LIVE
+#: How a VAN moves to another host: the device is detached before, and another
+#: one is attached after.
+REPLUG = ways.REPLUG
+#: How a VAN moves to another host: the guest is stopped.
+COLD = ways.COLD
+#: The three, the best first.
+WAYS = ways.WAYS
 
 
 class DriverBase(extension.ExtensionBase, abc.ABC):

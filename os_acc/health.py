@@ -116,10 +116,10 @@ def reason_of(found: rows.Health) -> reasons.Reason:
     remedy."""
     since = found.since[:19]
     if found.cause == rows.REBOOT:
-        return report_refusals.REBOOT_PENDING.say(
+        return report_refusals.REBOOT_PENDING.reason(
             since=since, reason=found.reason
         )
-    return report_refusals.UNHEALTHY.say(
+    return report_refusals.UNHEALTHY.reason(
         since=since, reason=found.reason, device=found.device
     )
 

@@ -76,7 +76,7 @@ class Reserved:
             function and forms.same_function(function, self.function)
         ):
             return None
-        return report_refusals.FOR_FUNCTION.say(
+        return report_refusals.FOR_FUNCTION.reason(
             function=self.function, wanted=function or 'none'
         )
 
@@ -145,7 +145,7 @@ def check(
             continue
         reason = each.refuses_function(function)
         if reason is None and each.project not in (None, project):
-            reason = report_refusals.FOR_PROJECT.say(
+            reason = report_refusals.FOR_PROJECT.reason(
                 project=each.project, wanted=project or 'none'
             )
         if reason is not None:
@@ -153,7 +153,7 @@ def check(
 
 
 def check_programming(
-    journal: journal_module.Journal,
+    reservations: Iterable[Reserved],
     addresses: Collection[str],
     region: str | None,
     function: str | None,
@@ -163,16 +163,17 @@ def check_programming(
     Programming gives all handles the same function, also those
     that the instance does not get.
 
+    :param reservations: as read()
     :param addresses: as names(), with those of all handles
     :param function: the function that it would then have; None: unknown
     :raises DeviceBusy: if it is programmed ahead of time only, or if a handle
         of it is reserved for another function
     """
-    for each in read(journal):
+    for each in reservations:
         if not each.is_about(addresses, region):
             continue
         reason = each.refuses_function(function)
         if each.ahead_of_time:
-            reason = report_refusals.AHEAD.say()
+            reason = report_refusals.AHEAD.reason()
         if reason is not None:
             raise exception.DeviceBusy(device=each.label, reason=reason.text)

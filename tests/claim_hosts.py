@@ -201,13 +201,13 @@ class Host:
             )
 
         device = device or function.parent
-        along = companions.of(function, spec, device_spec.BIND_OS_ACC)
+        found = companions.of(function, spec, device_spec.BIND_OS_ACC)
         return claim_vans.Option(
             kind,
             f'pci/{address}',
             device,
             refused,
-            along=[each.address for each in along],
+            companions=[each.address for each in found],
         )
 
     def vgpu(self, address: str) -> claim_vans.Option:
@@ -358,7 +358,7 @@ class Host:
             # As drivers.drc
             for other in self.slots.values():
                 for each in given.holders.on(other.address):
-                    taken = report_refusals.TAKEN.say(
+                    taken = report_refusals.TAKEN.reason(
                         instance=each.instance_uuid,
                         what=each.handle,
                         van=each.van_uuid,

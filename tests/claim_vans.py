@@ -21,7 +21,7 @@ from os_acc.refusals import reasons
 from os_acc.spec import device_spec
 
 #: The refusals that name a VAN. All others are the device's or the host's.
-OF_VANS = (reasons.Kind.ALLOCATED, reasons.Kind.GROUP_ALLOCATED)
+OF_VANS = (reasons.Category.ALLOCATED, reasons.Category.GROUP_ALLOCATED)
 
 Reasons = Iterator[reasons.Reason]
 Numbers = dict[device_file.Number, list[older_rules.Given]]
@@ -44,7 +44,7 @@ class Option:
     :ivar refused: the older rules
     :ivar note: what tells it from others of its kind
     :ivar found: the accelerator of device files that it is
-    :ivar along: the addresses of its companions
+    :ivar companions: the addresses of its companions
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Option:
     most: int = 0
     note: str = ''
     found: file_groups.Accelerator | None = None
-    along: Sequence[str] = ()
+    companions: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ def words(
         *(each.reason for each in close),
         *(
             each.taken(f'its companion {address}')
-            for address in van.option.along
+            for address in van.option.companions
             for each in holders.in_the_way(f'pci/{address}', None)
         ),
         *(each.reason for each in found if each not in close),
@@ -174,4 +174,4 @@ def old(van: Van, vans: Sequence[Van]) -> bool:
     same = given.holders.of_handle(van.handle)
     if same is not None and same.van_uuid != van.van_uuid:
         return True
-    return any(each.kind in OF_VANS for each in van.option.refused(given))
+    return any(each.category in OF_VANS for each in van.option.refused(given))

@@ -124,9 +124,12 @@ class Walk:
         before = claim_vans.asked(wanted, self._vans)
         old = next(wanted.option.refused(before), None)
         new = self._words(wanted)
-        if old is None or (old in new and new[0].kind is old.kind):
+        if old is None or (old in new and new[0].category is old.category):
             return
-        if old.kind is reasons.Kind.GROUP_ALLOCATED and FPGA in new[0].text:
+        if (
+            old.category is reasons.Category.GROUP_ALLOCATED
+            and FPGA in new[0].text
+        ):
             # They see only one of its PFs as an FPGA.
             self._count.known['FPGA in one group'] += 1
             return

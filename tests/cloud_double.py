@@ -231,20 +231,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     },
                 }
             )
-        elif path[2:] == ['traits']:
+        else:
             self._send(
                 {
                     'resource_provider_generation': 3,
                     'traits': sorted(provider['traits']),
-                }
-            )
-        else:
-            self._send(
-                {
-                    'uuid': path[1],
-                    'name': provider['name'],
-                    'generation': 3,
-                    'parent_provider_uuid': None,
                 }
             )
 

@@ -94,7 +94,7 @@ def taken_by_others(
                 yield _taken(near, what.format(address))
     if (pf := function.physfn) is not None:
         for found in of_whole(pf, taker, holders):
-            yield report_refusals.PF_TAKEN.say(holder=found.text)
+            yield report_refusals.PF_TAKEN.reason(holder=found.text)
 
 
 def _is_beside(part: Holder, function: pci.Function, taker: Taker) -> bool:
@@ -115,7 +115,7 @@ def of_whole(address: str, taker: Taker, holders: Holders) -> Iterator[Reason]:
 
 
 def _taken(holder: Holder, what: str) -> Reason:
-    return report_refusals.TAKEN.say(
+    return report_refusals.TAKEN.reason(
         instance=holder.instance_uuid, what=what, van=holder.van_uuid
     )
 
@@ -143,7 +143,7 @@ def of_chip(
                 and other.instance_uuid != taker.instance_uuid
                 and (_has_pf(other) or not (function.is_vf or pfs_only))
             ):
-                yield report_refusals.CHIP_TAKEN.say(
+                yield report_refusals.CHIP_TAKEN.reason(
                     instance=other.instance_uuid,
                     what=other.handle,
                     van=other.van_uuid,
@@ -167,7 +167,7 @@ def _of_group(
             and other.device is not None
             and other.instance_uuid != taker.instance_uuid
         ):
-            yield report_refusals.GROUP_TAKEN.say(
+            yield report_refusals.GROUP_TAKEN.reason(
                 instance=other.instance_uuid,
                 member=other.handle,
                 group=group,
@@ -245,7 +245,7 @@ def _file_taken(
             yield _taken(each, 'it alone')
     most = found.spec.shared or 0
     if most and len(others) >= most:
-        yield file_refusals.FILE_SHARES.say(number=len(others), most=most)
+        yield file_refusals.FILE_SHARES.reason(number=len(others), most=most)
 
 
 def _behind_taken(
@@ -285,7 +285,7 @@ def _queues_taken(
             if holder.van_uuid != taker.van_uuid:
                 yield _has_behind(holder)
         elif (van := idxd_names.van_of(queue.label)) is not None:
-            yield file_refusals.FILE_QUEUE.say(van=van)
+            yield file_refusals.FILE_QUEUE.reason(van=van)
 
 
 def _file_beside(holder: Holder, function: pci.Function) -> bool:
@@ -310,7 +310,7 @@ def _is_file(holder: Holder) -> bool:
 
 
 def _has_behind(holder: Holder) -> Reason:
-    return file_refusals.FILE_FUNCTION_TAKEN.say(
+    return file_refusals.FILE_FUNCTION_TAKEN.reason(
         instance=holder.instance_uuid,
         what=holder.handle,
         van=holder.van_uuid,
@@ -323,7 +323,7 @@ def number_given(
     """Which VANs were given a number under another name."""
     for each in numbers.get(number, ()):
         if each.van_uuid != taker.van_uuid and each.name != name:
-            yield file_refusals.FILE_NUMBER.say(
+            yield file_refusals.FILE_NUMBER.reason(
                 instance=each.instance_uuid,
                 number=f'{number.major}:{number.minor}',
                 path=each.path,
@@ -349,7 +349,7 @@ def _part_given(
         theirs = file_place.device_directory(file_place.of(number))
         if any(_contain(each, theirs) for each in own):
             for each in others:
-                yield file_refusals.FILE_PART.say(
+                yield file_refusals.FILE_PART.reason(
                     instance=each.instance_uuid,
                     what=each.path,
                     van=each.van_uuid,
@@ -366,7 +366,7 @@ def _namespace_taken(
         wwn = _namespace_of(place)
         other = holders.of_handle(f'block/{wwn}')
         if other is not None and other.van_uuid != taker.van_uuid:
-            yield file_refusals.FILE_PART.say(
+            yield file_refusals.FILE_PART.reason(
                 instance=other.instance_uuid,
                 what=other.handle,
                 van=other.van_uuid,
@@ -414,9 +414,9 @@ def of_queue(
     given = _files_given(address, holders)
     if not device.is_enabled:
         for each, who in given.items():
-            yield idxd_refusals.FILE_GIVEN.say(who=who, number=each)
+            yield idxd_refusals.FILE_GIVEN.reason(who=who, number=each)
     elif number in given:
-        yield idxd_refusals.FILE_GIVEN.say(who=given[number], number=number)
+        yield idxd_refusals.FILE_GIVEN.reason(who=given[number], number=number)
     if file is not None:
         name = idxd_names.name_of(address, number)
         yield from number_given(file, name, taker, numbers)

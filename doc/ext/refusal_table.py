@@ -16,7 +16,11 @@ _WIDTHS = (40, 30, 30)
 
 
 def _shown(text):
-    """A text with its values in capitals, as the other examples have them."""
+    """A text with its values in capitals, as the other examples have them.
+
+    A value without a blank before it is a clause that a text may lack.
+    """
+    text = re.sub(r'(?<=[\w}])\{\w+\}', '', text)
     return re.sub(
         r'\{(\w+)\}',
         lambda match: error_messages.SHOWN.get(match[1], match[1].upper()),
@@ -24,9 +28,9 @@ def _shown(text):
     )
 
 
-def _error(kind):
-    """What the error of a kind says around the text of a refusal."""
-    return availability.Obstacle(kind, 'DEVICE', '...').error()
+def _error(category):
+    """What the error of a category says around the text of a refusal."""
+    return availability.Obstacle(category, 'DEVICE', '...').error()
 
 
 def _sentence(text):
@@ -37,12 +41,12 @@ def _entry(*parts, **options):
     return nodes.entry('', nodes.paragraph('', '', *parts), **options)
 
 
-def _head(kind):
-    error = _error(kind)
+def _head(category):
+    error = _error(category)
     return nodes.row(
         '',
         _entry(
-            nodes.strong('', _sentence(kind.value)),
+            nodes.strong('', _sentence(category.value)),
             nodes.Text(f' {type(error).__name__}: '),
             nodes.literal('', str(error)),
             morecols=len(_HEADS) - 1,
@@ -70,8 +74,8 @@ class Refusals(Directive):
             '', nodes.row('', *(_entry(nodes.Text(each)) for each in _HEADS))
         )
         body = nodes.tbody()
-        for kind, found in all_refusals.table().items():
-            body += _head(kind)
+        for category, found in all_refusals.table().items():
+            body += _head(category)
             body += [_row(each) for each in found]
         group += body
         return [nodes.table('', group)]

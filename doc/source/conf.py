@@ -89,7 +89,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ('py:class', r'(?!os_acc\.).*'),
     # Authors get these as the contract says. They do not make them.
-    ('py:class', r'os_acc\.journal\.\w+'),
+    ('py:class', r'os_acc\.(journal\.\w+|reserved\.Reserved)'),
     # Type variables.
     ('py:class', r'os_acc\..*\._[A-Z]'),
     ('py:exc', r'cfg\..*'),
@@ -169,6 +169,14 @@ def _say_help(_app, doctree):
             content[:] = [nodes.paragraph('', usage.TEXTS[name])]
 
 
+def _unlink_placeholders(_app, doctree):
+    """Keep the form of a URI in a command's help from becoming a link."""
+    for option in doctree.findall(addnodes.desc):
+        for node in list(option.findall(nodes.reference)):
+            if not node.get('refuri', 'http').startswith('http'):
+                node.replace_self(nodes.Text(node.astext()))
+
+
 def _leave_out_links(app, doctree, _docname):
     """Print only the titles of other pages in the man page."""
     if app.builder.name != 'man':
@@ -223,6 +231,7 @@ def _break_names(_app, _page, _template, context, _doctree):
 def setup(app):
     app.connect('html-page-context', _break_names)
     app.connect('doctree-read', _say_help)
+    app.connect('doctree-read', _unlink_placeholders)
     app.connect('doctree-resolved', _leave_out_links)
     app.connect('doctree-resolved', _name_description)
     app.connect('autodoc-process-signature', _hide_signature)

@@ -75,7 +75,7 @@ def types(
     if not any(map(spec.allows_mdev, present)):
         yield Obstacle.of(
             f'mdev parent {name}',
-            entry_refusals.MDEV_OTHER_TYPES.say(
+            entry_refusals.MDEV_OTHER_TYPES.reason(
                 present=', '.join(dict.fromkeys(present)) or 'none',
                 wanted=', '.join(spec.mdev_types) or 'any',
             ),
@@ -96,7 +96,7 @@ def _vfs(card: Card) -> Iterator[Obstacle]:
         return
     if card.spec.num_vfs is None:
         yield Obstacle.of(
-            f'PCI function {card.address}', entry_refusals.NO_VFS.say()
+            f'PCI function {card.address}', entry_refusals.NO_VFS.reason()
         )
     else:
         yield from vf_availability.vfs_obstacles(card.function, spec=card.spec)
@@ -107,7 +107,7 @@ def _regions(card: Card) -> Iterator[Obstacle]:
         yield from _vfs(card)
     elif not card.vfs:
         yield Obstacle.of(
-            f'FPGA {card.address}', entry_refusals.NO_REGIONS.say()
+            f'FPGA {card.address}', entry_refusals.NO_REGIONS.reason()
         )
 
 
@@ -117,29 +117,31 @@ def _vgpus(card: Card) -> Iterator[Obstacle]:
     if places := [each for each in vfs if vgpu.is_place(each)]:
         yield from _vgpu_types(card, places)
     elif any(each.address in card.parents for each in (pf, *vfs)):
-        yield Obstacle.of(device, entry_refusals.VGPU_AS_MDEV.say())
+        yield Obstacle.of(device, entry_refusals.VGPU_AS_MDEV.reason())
     elif (other := _not_nvidia(pf, *vfs[:1])) is not None:
         driver = other.driver or 'no driver'
         if other is not pf:
             device = f'VF {other.address} of {device}'
-        yield Obstacle.of(device, entry_refusals.NOT_NVIDIA.say(driver=driver))
+        yield Obstacle.of(
+            device, entry_refusals.NOT_NVIDIA.reason(driver=driver)
+        )
     elif vfs:
         device = f'VF {vfs[0].address} of {device}'
-        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.reason())
     elif not pf.is_pf:
-        yield Obstacle.of(device, entry_refusals.VGPU_NO_SRIOV.say())
+        yield Obstacle.of(device, entry_refusals.VGPU_NO_SRIOV.reason())
     elif there := pf.vf_addresses:
         others = [card.specs.first(pci.get(each)) for each in there]
         sources = dict.fromkeys(each.source for each in others if each)
         yield Obstacle.of(
             device,
-            entry_refusals.NAMED_BEFORE.say(
+            entry_refusals.NAMED_BEFORE.reason(
                 source=', '.join(sources), verb='names', devices='its VFs'
             ),
         )
     else:
         yield Obstacle.of(
-            device, entry_refusals.VGPU_NO_VFS.say(address=pf.address)
+            device, entry_refusals.VGPU_NO_VFS.reason(address=pf.address)
         )
 
 
@@ -158,23 +160,23 @@ def _vgpu_types(card: Card, places: list[pci.Function]) -> Iterator[Obstacle]:
     """
     device, wanted = f'GPU {card.address}', card.spec.vgpu_type
     if not spec_parts.offers_vgpus(card.spec):
-        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.reason())
         return
     found = vgpu_cards.Card.read(card.function)
     if any(found.current.values()):
         return  # it has vGPUs, and may only be full
     if wanted is None:
-        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.reason())
         return
     if not any(found.possible.values()):
-        yield Obstacle.of(device, entry_refusals.NO_VGPU_TYPES_NOW.say())
+        yield Obstacle.of(device, entry_refusals.NO_VGPU_TYPES_NOW.reason())
         return
     number = found.number_of(wanted)
     if not any(number in kinds for kinds in found.possible.values()):
         types = vgpu_cards.types_text(places[0].address)
         yield Obstacle.of(
             f'vGPU type {wanted} on {device}',
-            vgpu_refusals.VGPU_TYPES.say(types=types),
+            vgpu_refusals.VGPU_TYPES.reason(types=types),
         )
 
 
@@ -186,12 +188,12 @@ def _mdevs(card: Card) -> Iterator[Obstacle]:
     if makers:
         yield from types(card.spec, card.address, makers)
     elif any('nvidia' in each.entries for each in card.vfs):
-        yield Obstacle.of(device, entry_refusals.MDEV_AS_VGPU.say())
+        yield Obstacle.of(device, entry_refusals.MDEV_AS_VGPU.reason())
     else:
         lacks_vfs = pf.is_pf and sriov.total(pf.address) and not card.vfs
         yield Obstacle.of(
             device,
-            entry_refusals.NO_MDEVS.say(
+            entry_refusals.NO_MDEVS.reason(
                 driver=pf.driver or 'no driver',
                 vfs=', and has no VFs' if lacks_vfs else '',
                 address=pf.address,

@@ -31,7 +31,7 @@ def never(node: device_files.Node, place: file_place.Place) -> Reason | None:
     what = what_is(node.number, place)
     if what is None:
         return None
-    return file_refusals.FILE_NEVER.say(path=node.path, what=what)
+    return file_refusals.FILE_NEVER.reason(path=node.path, what=what)
 
 
 def stores_data(node: device_files.Node, place: file_place.Place) -> bool:
@@ -90,7 +90,7 @@ def _block(
         number, block_files.name_of(node.path) or ''
     )
     if mounted is not None:
-        return refusals.MOUNTED.say(name=node.path, place=mounted)
+        return refusals.MOUNTED.reason(name=node.path, place=mounted)
     if place.directory is None:
         return None
     # The same disk may be here twice, through another adapter.
@@ -109,12 +109,12 @@ def _block(
             return use
         file = sysfs.read(f'{snapshot.paths[name]}/loop/backing_file')
         if file:
-            return file_refusals.FILE_LOOP.say(name=name, file=file)
+            return file_refusals.FILE_LOOP.reason(name=name, file=file)
     if as_root:
         for name in open_files.exclusively_used(
             map(os.path.basename, directories)
         ):
-            return refusals.OPEN_EXCLUSIVELY.say(name=name)
+            return refusals.OPEN_EXCLUSIVELY.reason(name=name)
     return None
 
 

@@ -39,7 +39,7 @@ from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
-Kind = reasons.Kind
+Category = reasons.Category
 Reason = reasons.Reason
 
 
@@ -52,28 +52,28 @@ class Obstacle:
     :ivar remedy: what the operator can do about it; empty if unknown
     """
 
-    kind: Kind
+    category: Category
     device: str
     text: str
     remedy: str = ''
 
     @classmethod
     def of(cls, device: str, reason: Reason) -> Obstacle:
-        return cls(reason.kind, device, reason.text, reason.remedy)
+        return cls(reason.category, device, reason.text, reason.remedy)
 
     def error(self) -> exception.ExceptionBase:
         """The error to raise if the device is needed."""
-        if self.kind is Kind.NOT_OFFERED:
+        if self.category is Category.NOT_OFFERED:
             return exception.DeviceNotFound(
                 wanted=self.device, reason=self.text
             )
-        if self.kind in (Kind.UNSUITABLE, Kind.NO_IOMMU_GROUP):
+        if self.category in (Category.UNSUITABLE, Category.NO_IOMMU_GROUP):
             return exception.DeviceError(device=self.device, reason=self.text)
-        if self.kind in (Kind.HOST_USE, Kind.GROUP_HOST_USE):
+        if self.category in (Category.HOST_USE, Category.GROUP_HOST_USE):
             return exception.DeviceInUseByHost(
                 device=self.device, by=self.text
             )
-        if self.kind is Kind.UNHEALTHY:
+        if self.category is Category.UNHEALTHY:
             return exception.DeviceUnhealthy(
                 device=self.device, reason=self.text
             )
@@ -246,7 +246,7 @@ def _refusals(
 
 def _not_bound(function: pci.Function) -> Iterator[Reason]:
     if not vfio.is_bound(function):
-        yield refusals.NOT_BOUND.say(driver=function.driver or 'no driver')
+        yield refusals.NOT_BOUND.reason(driver=function.driver or 'no driver')
 
 
 def _not_offered(
@@ -255,25 +255,25 @@ def _not_offered(
     if spec is None:
         yield device_spec.not_offered(function.address)
     elif not spec_parts.offers_whole(spec, function):
-        yield offer_refusals.FOR_PARTS_ONLY.say(parts=spec_parts.text(spec))
+        yield offer_refusals.FOR_PARTS_ONLY.reason(parts=spec_parts.text(spec))
     elif spec.names_interface_of(function):
-        yield refusals.OWN_INTERFACE.say(interface=spec.devname)
+        yield refusals.OWN_INTERFACE.reason(interface=spec.devname)
     elif (main := companions.main_of(function, spec)) is not None:
-        yield refusals.COMPANION_ONLY.say(main=main)
+        yield refusals.COMPANION_ONLY.reason(main=main)
 
 
 def _unsuitable(function: pci.Function) -> Iterator[Reason]:
     if vgpu.is_place(function):
         now = vgpu.current(function.address)
-        yield offer_refusals.FOR_VGPU.say(
+        yield offer_refusals.FOR_VGPU.reason(
             state=f'vGPU type {now} is set on it'
             if now
             else 'it has no type now'
         )
     if function.is_bridge:
-        yield refusals.BRIDGE.say()
+        yield refusals.BRIDGE.reason()
     if function.is_pf and (number := sriov.count(function.address)):
-        yield refusals.HAS_VFS.say(number=number)
+        yield refusals.HAS_VFS.reason(number=number)
 
 
 def reserved_obstacles(address: str, holders: vans.Vans) -> Iterator[Obstacle]:
@@ -286,7 +286,7 @@ def reserved_obstacles(address: str, holders: vans.Vans) -> Iterator[Obstacle]:
 
 def _reserved(address: str, holders: vans.Vans) -> Iterator[Reason]:
     if (reason := holders.reserved(address)) is not None:
-        yield refusals.RESERVED.say(reason=reason, address=address)
+        yield refusals.RESERVED.reason(reason=reason, address=address)
 
 
 def unhealthy_obstacles(
@@ -306,7 +306,7 @@ def answer_obstacles(function: pci.Function) -> Iterator[Obstacle]:
     """Say whether a function no longer responds."""
     if not pci.answers(function.address):
         yield Obstacle.of(
-            f'PCI function {function.address}', refusals.NO_ANSWER.say()
+            f'PCI function {function.address}', refusals.NO_ANSWER.reason()
         )
 
 
@@ -330,7 +330,7 @@ def _host_uses(
     if as_root and snapshot is not None:
         names = snapshot.below(function.path)
         for name in open_files.exclusively_used(names):
-            yield refusals.OPEN_EXCLUSIVELY.say(name=name)
+            yield refusals.OPEN_EXCLUSIVELY.reason(name=name)
 
 
 def _companions(
@@ -345,6 +345,6 @@ def _companions(
             if found.other.instance_uuid != holders.taker.instance_uuid:
                 yield found.taken(f'its companion {each.address}')
         for use in _host_uses(each, snapshot, as_root):
-            yield refusals.COMPANION_USED.say(
+            yield refusals.COMPANION_USED.reason(
                 address=each.address, use=use.text
             )

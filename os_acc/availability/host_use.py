@@ -91,15 +91,15 @@ def in_group(
             continue
         member = pci.find(name) if pci.is_address(name) else None
         if member is None:
-            other = refusals.IN_GROUP_OTHER.say(group=group, name=name)
+            other = refusals.IN_GROUP_OTHER.reason(group=group, name=name)
             found.append((name, other))
         elif not _leaves_viable(member):
             if (use := by_host(member, snapshot)) is not None:
-                reason = refusals.IN_GROUP_USED.say(
+                reason = refusals.IN_GROUP_USED.reason(
                     group=group, name=name, use=use.text
                 )
             else:
-                reason = refusals.IN_GROUP_BOUND.say(
+                reason = refusals.IN_GROUP_BOUND.reason(
                     group=group, name=name, driver=member.driver
                 )
             found.append((member, reason))
@@ -130,14 +130,14 @@ def group_obstacles(
     """
     group = function.iommu_group
     if group is None:
-        yield refusals.NO_IOMMU_GROUP.say()
+        yield refusals.NO_IOMMU_GROUP.reason()
         return
     for member, use in in_group(function, snapshot):
         if isinstance(member, str) or member.address not in own:
             yield use
     pf = _pf_in(function, group)
     if pf is not None and vfio.is_bound(pf):
-        yield offer_refusals.PF_IN_GROUP.say(
+        yield offer_refusals.PF_IN_GROUP.reason(
             group=group, pf=pf.address, driver=pf.driver
         )
 

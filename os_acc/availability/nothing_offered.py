@@ -126,7 +126,7 @@ class _Look:
                 globs = ', '.join(spec.devices)
                 ids = f' that belongs to {unmatched.ids(spec)}'
                 with_ids = spec.vendor_id or spec.product_id
-                lack = entry_refusals.NO_FILES.say(
+                lack = entry_refusals.NO_FILES.reason(
                     globs=globs, ids=ids if with_ids else ''
                 )
                 yield Nothing(spec, Obstacle.of(spec.source, lack))
@@ -162,7 +162,7 @@ class _Look:
         if spec in counting:
             return
         others = [each for each in counting if each is not None]
-        why = entry_refusals.NAMED_BEFORE.say(
+        why = entry_refusals.NAMED_BEFORE.reason(
             source=', '.join(dict.fromkeys(each.source for each in others)),
             verb='denies' if any(each.deny for each in others) else 'names',
             devices=', '.join(target.namespaces),

@@ -22,7 +22,7 @@ from os_acc.kernel import xrt
 from os_acc.spec import device_spec
 from os_acc.spec import entry as spec_entry
 
-Kind = availability.Kind
+Category = availability.Category
 
 # Intel's data movers and compressors have the class 'other system peripheral':
 # drivers/dma/idxd/registers.h in the kernel. Old QAT:
@@ -59,7 +59,11 @@ _CLASSES = {
 }
 
 # What an operator has to solve before the function can be given out.
-_HINDRANCES = (Kind.NO_IOMMU_GROUP, Kind.GROUP_HOST_USE, Kind.UNSUITABLE)
+_HINDRANCES = (
+    Category.NO_IOMMU_GROUP,
+    Category.GROUP_HOST_USE,
+    Category.UNSUITABLE,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +173,7 @@ def _notes(
     for found in availability.obstacles(
         function, spec, device_spec.BIND_OS_ACC, snapshot=snapshot
     ):
-        if found.kind in _HINDRANCES:
+        if found.category in _HINDRANCES:
             yield f'It is not available now: {found.text}.'
 
 

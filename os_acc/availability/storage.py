@@ -63,18 +63,18 @@ def refusal(
     if not is_storage(function):
         return None
     if bind == device_spec.BIND_HOST:
-        return refusals.STORES_FOR_HOST.say()
+        return refusals.STORES_FOR_HOST.reason()
     if bind == device_spec.BIND_LIBVIRT:
-        return refusals.STORES_FOR_LIBVIRT.say()
+        return refusals.STORES_FOR_LIBVIRT.reason()
     if command:
         return None
     if not is_nvme(function):
         pci_class = f'{function.pci_class >> 8:04x}'
-        return refusals.STORES_NO_COMMAND.say(pci_class=pci_class)
+        return refusals.STORES_NO_COMMAND.reason(pci_class=pci_class)
     if not vfio.has_groups():
-        return refusals.STORES_NO_GROUPS.say()
+        return refusals.STORES_NO_GROUPS.reason()
     if others := group_mates(function):
-        return refusals.STORES_IN_GROUP.say(others=', '.join(others))
+        return refusals.STORES_IN_GROUP.reason(others=', '.join(others))
     return None
 
 

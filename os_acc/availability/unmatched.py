@@ -46,11 +46,13 @@ class Host:
         if (why := self._named_before(spec)) is not None:
             return why
         if spec.devname is not None:
-            return entry_refusals.NO_INTERFACE_NOW.say(interface=spec.devname)
+            return entry_refusals.NO_INTERFACE_NOW.reason(
+                interface=spec.devname
+            )
         address = spec.address.complete
         if address is None:
             why = self._elsewhere(spec)
-            return why or entry_refusals.MATCHES_NOTHING.say()
+            return why or entry_refusals.MATCHES_NOTHING.reason()
         if self._will_be_made(address):
             return None
         return self._why_not_at(address, spec)
@@ -63,19 +65,19 @@ class Host:
             (f for f in self.functions if f.address == address), None
         )
         if present is not None and present.is_bridge:
-            return refusals.BRIDGE.say()
+            return refusals.BRIDGE.reason()
         if spec.vendor_id is None and spec.product_id is None:
-            return entry_refusals.NOTHING_THERE.say(address=address)
+            return entry_refusals.NOTHING_THERE.reason(address=address)
         if present is None:
-            return entry_refusals.MOVED.say(
+            return entry_refusals.MOVED.reason(
                 address=address, wanted=ids(spec), where=self._where(spec)
             )
         if present.is_pf and self._are_vfs(spec, present):
             # Without VFs, the PF may be what is given out.
             if self._specs.find(present) is not None:
                 return None
-            return entry_refusals.NO_VFS_NOW.say(address=address)
-        return entry_refusals.OTHER_DEVICE.say(
+            return entry_refusals.NO_VFS_NOW.reason(address=address)
+        return entry_refusals.OTHER_DEVICE.reason(
             address=address,
             now=present.ids,
             wanted=ids(spec),
@@ -94,7 +96,7 @@ class Host:
         if not found:
             return None
         first = next(iter(found.values()))
-        return entry_refusals.NAMED_BEFORE.say(
+        return entry_refusals.NAMED_BEFORE.reason(
             source=', '.join(
                 dict.fromkeys(each.source for each in found.values())
             ),
@@ -121,7 +123,7 @@ class Host:
             return None
         if not self._with_ids(spec):
             return None
-        return entry_refusals.MOVED.say(
+        return entry_refusals.MOVED.reason(
             address='its addresses',
             wanted=ids(spec),
             where=self._where(spec),

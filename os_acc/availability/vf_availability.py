@@ -39,23 +39,23 @@ def vfs_obstacles(
         yield from number_obstacles(pf, spec.num_vfs)
         is_nic = pf.base_class == pci.CLASS_NETWORK
         if spec.vf_settings is not None and not is_nic:
-            yield Obstacle.of(device, offer_refusals.NO_PORTS.say())
+            yield Obstacle.of(device, offer_refusals.NO_PORTS.reason())
     # Without VANs, Holders is false, and still knows what has failed.
     holders = vans.Vans() if holders is None else holders
     yield from availability.unhealthy_obstacles(pf, holders)
     yield from availability.part_obstacles(pf.address, device, holders)
     if vfio.is_bound(pf):
-        yield Obstacle.of(device, refusals.PF_ON_VFIO.say(driver=pf.driver))
+        yield Obstacle.of(device, refusals.PF_ON_VFIO.reason(driver=pf.driver))
     if pf.driver is None:
-        yield Obstacle.of(device, refusals.NO_PF_DRIVER.say())
+        yield Obstacle.of(device, refusals.NO_PF_DRIVER.reason())
     group = pf.iommu_group
     if group is None:
-        yield Obstacle.of(device, refusals.NO_IOMMU_GROUP.say())
+        yield Obstacle.of(device, refusals.NO_IOMMU_GROUP.reason())
     elif (bridge := _bridge_in(group)) is not None and not sriov.count(
         pf.address
     ):
         yield Obstacle.of(
-            device, refusals.VFS_WITH_BRIDGE.say(group=group, bridge=bridge)
+            device, refusals.VFS_WITH_BRIDGE.reason(group=group, bridge=bridge)
         )
     product = sriov.vf_product_id(pf.address) or pf.product_id
     # No variant driver is for a VF of the denylist, unless the entry says so.
@@ -75,17 +75,17 @@ def number_obstacles(pf: pci.Function, wanted: int) -> Iterator[Obstacle]:
     """
     device, possible = f'PF {pf.address}', sriov.total(pf.address)
     if not pf.is_pf:
-        yield Obstacle.of(device, offer_refusals.NO_SRIOV.say())
+        yield Obstacle.of(device, offer_refusals.NO_SRIOV.reason())
     elif wanted > possible:
         yield Obstacle.of(
             device,
-            offer_refusals.NUM_VFS.say(wanted=wanted, possible=possible),
+            offer_refusals.NUM_VFS.reason(wanted=wanted, possible=possible),
         )
     elif not sriov.future_addresses(pf.address, wanted):
-        yield Obstacle.of(device, offer_refusals.VFS_NOT_TOLD.say())
+        yield Obstacle.of(device, offer_refusals.VFS_NOT_TOLD.reason())
     elif (other := sriov.in_the_way(pf, wanted)) is not None:
         yield Obstacle.of(
-            device, offer_refusals.VF_IN_THE_WAY.say(other=other)
+            device, offer_refusals.VF_IN_THE_WAY.reason(other=other)
         )
 
 

@@ -65,7 +65,7 @@ def denied(ids: str, driver: str) -> reasons.Reason | None:
         or modules.is_on(modules.VFIO_PCI, 'disable_denylist')
     ):
         return None
-    return refusals.DENYLIST.say(ids=ids, devices=devices)
+    return refusals.DENYLIST.reason(ids=ids, devices=devices)
 
 
 def of_group(function: pci.Function) -> reasons.Reason | None:
@@ -76,7 +76,7 @@ def of_group(function: pci.Function) -> reasons.Reason | None:
     group = function.iommu_group
     if group is None or (region := _direct_region(group)) is None:
         return None
-    return refusals.RMRR.say(region=region, group=group)
+    return refusals.RMRR.reason(region=region, group=group)
 
 
 def of_host() -> reasons.Reason | None:
@@ -86,7 +86,7 @@ def of_host() -> reasons.Reason | None:
     """
     if not lacks_interrupt_remapping() or allows_unsafe_interrupts():
         return None
-    return refusals.NO_REMAPPING.say()
+    return refusals.NO_REMAPPING.reason()
 
 
 def lacks_interrupt_remapping() -> bool:

@@ -43,13 +43,11 @@ class Image:
     :ivar interface_id: the interface that it was built for
     :ivar functions: the accelerator functions that it has
     :ivar offset: where the data begin that the card is programmed with
-    :ivar size: how many bytes the data have
     """
 
     interface_id: str
     functions: tuple[str, ...]
     offset: int
-    size: int
 
     def check_fits(self, interface_id: str | None, bitstream: str) -> None:
         """Check that it was built for the interface of a card.
@@ -123,7 +121,7 @@ def parse(head: bytes, total: int, bitstream: str) -> Image:
             f'{offset}',
         )
     interface_id, functions = _parse(head[start:offset], bitstream)
-    return Image(interface_id, functions, offset, total - offset)
+    return Image(interface_id, functions, offset)
 
 
 def _parse(text: bytes, bitstream: str) -> tuple[str, tuple[str, ...]]:

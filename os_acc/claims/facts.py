@@ -55,7 +55,7 @@ class Files:
     around: tuple[str, ...] = ()
     in_namespaces: tuple[str, ...] = ()
 
-    def along(self, other: Files) -> Files:
+    def union(self, other: Files) -> Files:
         """The devices of both, each once."""
         return Files(
             *(

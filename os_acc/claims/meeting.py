@@ -134,7 +134,7 @@ class Meeting:
 
         :param what: None: the handle says that
         """
-        return report_refusals.TAKEN.say(
+        return report_refusals.TAKEN.reason(
             **{**self.said, 'what': what or self.other.handle}
         )
 
@@ -142,7 +142,7 @@ class Meeting:
         """Say who was given a device number."""
         other, number = self.other, self.where.node.name
         paths = dict(zip(other.numbers, other.paths, strict=False))
-        return file_refusals.FILE_NUMBER.say(
+        return file_refusals.FILE_NUMBER.reason(
             instance=self.said['instance'],
             number=number.partition(' ')[2],
             path=paths.get(number, other.handle),
@@ -161,9 +161,9 @@ class Meeting:
     def _common(self, found: conflict.Conflict) -> reasons.Reason:
         node, said = found.node, self.said
         if nodes.is_in_fpga(node):
-            return report_refusals.CHIP_TAKEN.say(**said)
+            return report_refusals.CHIP_TAKEN.reason(**said)
         if nodes.is_group(node):
-            return report_refusals.GROUP_TAKEN.say(
+            return report_refusals.GROUP_TAKEN.reason(
                 member=said.pop('what'), group=node.name, **said
             )
-        return report_refusals.PART_TAKEN.say(of=nodes.text(node), **said)
+        return report_refusals.PART_TAKEN.reason(of=nodes.text(node), **said)

@@ -109,7 +109,7 @@ class DeviceAllow(_Change):
             self._say(f'removed {path}')
         entry = _entry(name)
         if entry is None and _is_namespace(name):
-            why = nvme_of_refusals.NOT_NAMED.say()
+            why = nvme_of_refusals.NOT_NAMED.reason()
             raise exception.DeviceNotFound(
                 wanted=f'namespace {name}', reason=f'{why.text}: {why.remedy}'
             )

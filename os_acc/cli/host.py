@@ -14,7 +14,7 @@ from cliff import columns
 import os_acc
 from os_acc.cli import base
 from os_acc.cli import listing
-from os_acc.operations import discovery
+from os_acc.operations import host_info
 
 
 class HostShow(base.Command, listing.Listing):
@@ -32,7 +32,7 @@ class HostShow(base.Command, listing.Listing):
         self, parsed_args: argparse.Namespace
     ) -> tuple[Sequence[str], Iterable[Any]]:
         host = base.look()
-        info = discovery.info(host, None)
+        info = host_info.describe(host, None)
         chosen = os_acc.CONF.os_acc.plugin
         rows: list[tuple[Any, ...]] = [
             ('driver', driver.driver_name, _Handles(driver), None, 'loaded')

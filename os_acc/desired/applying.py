@@ -175,9 +175,7 @@ def _steps(
     return itertools.chain(
         reservations.find(earlier.reserved, document.reserved),
         vfs.find(host, document),
-        vgpus.find(
-            host, document, before.devices_of(vgpus.PART) if before else ()
-        ),
+        vgpus.find(host, document, before),
         work_queues.find(host, document, before),
         mdevs.find(host, document, before),
         functions.find(host, document, callback),
@@ -202,8 +200,7 @@ def _row(
 
     :param let_go: devices that the document may no longer have, by their part
     """
-    made = document.as_object()
-    own = rows.Desired(json.dumps(made))
+    made, own = document.as_object(), document.as_row()
     gone = {
         part: sorted({*devices} - {*own.devices_of(part)})
         for part, devices in (let_go or {}).items()

@@ -18,6 +18,7 @@ from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import steps
 from os_acc.journal import programs
+from os_acc.operations import device_programming
 from os_acc.operations import discovery
 from os_acc.programming import bitstreams
 from os_acc.programming import records
@@ -53,7 +54,7 @@ def find(
             before,
             wanted.function,
             functools.partial(
-                discovery.program_device,
+                device_programming.program_device,
                 host,
                 wanted.device,
                 wanted.bitstream,

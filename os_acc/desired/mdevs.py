@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 import functools
-import json
 import logging
 import os
 
@@ -21,6 +20,7 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
+from os_acc.desired import ahead
 from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
@@ -28,7 +28,6 @@ from os_acc.journal import desired as rows
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
-from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles
 from os_acc.spec import device_spec
 
@@ -47,9 +46,7 @@ def find(
 
     :param before: what was applied before
     """
-    earlier = before.devices_of(PART) if before is not None else []
-    done = earlier if before and before.settled == sysfs.boot_id() else []
-    wanted = rows.Desired(json.dumps(document.as_object())).devices_of(PART)
+    wanted, earlier, done = ahead.compare(PART, document, before)
     # First what goes: it may take the room of what comes.
     gone = [name for name in earlier if name not in wanted]
     those = dict.fromkeys([*gone, *wanted])

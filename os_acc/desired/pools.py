@@ -30,6 +30,7 @@ from os_acc.journal import programs
 from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 from os_acc.objects import report as results
+from os_acc.operations import device_programming
 from os_acc.operations import discovery
 from os_acc.programming import records
 from os_acc.spec import device_spec
@@ -337,7 +338,7 @@ def _program(
     )
     result, reason = results.CHANGED, None
     try:
-        discovery.program_device(
+        device_programming.program_device(
             host,
             region.device,
             pool.bitstream,

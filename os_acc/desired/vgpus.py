@@ -9,7 +9,6 @@ leaves the type there, as it leaves one that an operator has set.
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 import functools
 import logging
@@ -18,9 +17,11 @@ from os_acc import exception
 from os_acc import health
 from os_acc import host as host_module
 from os_acc.claims import allocated
+from os_acc.desired import ahead
 from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
+from os_acc.journal import desired as rows
 from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.kernel import vgpu_cards
@@ -37,15 +38,15 @@ _NONE = 'no vGPU type'
 def find(
     host: host_module.Host,
     document: documents.Document,
-    earlier: Iterable[str],
+    before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
     """A step for each VF of the document, and of the one before.
 
-    :param earlier: the VFs of the earlier document
+    :param before: what was applied before
     """
-    known, wanted = {*earlier}, sorted(document.vgpus)
+    wanted, earlier, _ = ahead.compare(PART, document, before)
     # First what goes: a card may have vGPUs of one size only.
-    for vf in sorted(known - {*wanted}):
+    for vf in sorted({*earlier} - {*wanted}):
         now = vgpu.current(vf)
         users = functools.partial(_users, host, vf)
         # The type that is set for a VAN goes with it.
@@ -57,7 +58,7 @@ def find(
     if not wanted:
         return
     specs = offered.specs_after(host.conf, document)
-    for vf in wanted:
+    for vf in sorted(wanted):
         now = vgpu.current(vf)
         right = bool(now) and _wanted(specs, vf) == now
         other = bool(now) and not right
@@ -65,7 +66,7 @@ def find(
         if right and not users():
             yield steps.Step(PART, vf, _text(now), _text(now))
             continue
-        change = functools.partial(_set, host, vf, known)
+        change = functools.partial(_set, host, vf, earlier)
         after, why = 'the type of its entry', _fault(specs, vf)
         yield steps.Step(PART, vf, _text(now), after, change, users, why)
 
@@ -128,7 +129,7 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
             return  # vgpu_obstacles() has found another type, or none
         with host.acting_for():
             privileged.set_vgpu_type(
-                vf, number, host.conf.os_acc.device_timeout, given=False
+                vf, number, host.conf.os_acc.device_timeout, for_van=False
             )
 
 

@@ -19,13 +19,13 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
+from os_acc.desired import ahead
 from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
 from os_acc.journal import desired as rows
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
-from os_acc.kernel import sysfs
 from os_acc.kinds.idxd import entry
 from os_acc.kinds.idxd import rules
 from os_acc.kinds.idxd.driver import report
@@ -43,16 +43,15 @@ def find(
 
     :param before: what was applied before
     """
-    earlier = set(before.devices_of(PART)) if before is not None else set()
-    done = earlier if before and before.settled == sysfs.boot_id() else set()
-    addresses = sorted({*document.work_queues, *earlier})
+    wanted, earlier, done = ahead.compare(PART, document, before)
+    addresses = sorted({*wanted, *earlier})
     if not addresses:
         return
     specs = offered.specs_after(host.conf, document)
     for address in addresses:
         device = idxd.find(address)
         now = _text(device)
-        if address not in document.work_queues:
+        if address not in wanted:
             act = functools.partial(_let_go, host, address)
             yield steps.Step(PART, address, now, 'only for instances', act)
             continue

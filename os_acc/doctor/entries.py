@@ -23,9 +23,9 @@ SUBJECT = 'device_spec'
 
 # It cannot work before the operator has changed something.
 _ERRORS = (
-    reasons.Kind.UNSUITABLE,
-    reasons.Kind.UNHEALTHY,
-    reasons.Kind.NO_IOMMU_GROUP,
+    reasons.Category.UNSUITABLE,
+    reasons.Category.UNHEALTHY,
+    reasons.Category.NO_IOMMU_GROUP,
 )
 
 
@@ -68,7 +68,7 @@ def _finding(each: nothing_offered.Nothing) -> finding.Finding:
         text = f'{each.spec.source} offers nothing of it: {text}'
     return finding.Finding(
         found.device,
-        finding.ERROR if found.kind in _ERRORS else finding.WARNING,
+        finding.ERROR if found.category in _ERRORS else finding.WARNING,
         text,
         found.remedy,
     )

@@ -14,6 +14,7 @@ from os_acc import host as host_module
 from os_acc import opts
 from os_acc.doctor import guard
 from os_acc.operations import discovery
+from os_acc.operations import host_info
 from os_acc.options import values
 
 
@@ -97,7 +98,7 @@ def _plugins_of_vans(host: host_module.Host) -> dict[str, str | None] | None:
 
 def _declared(host: host_module.Host) -> Iterator[finding.Finding]:
     """Report a wrong describe() of a plugin or handle_types of a driver."""
-    faults = discovery.info(host, None).load_errors
+    faults = host_info.describe(host, None).load_errors
     for name, text in sorted(faults.items()):
         if name not in host.extensions.errors:
             yield finding.Finding(

@@ -13,7 +13,7 @@ import itertools
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
@@ -31,7 +31,7 @@ CONF = cfg.CONF
 
 
 def holders(
-    driver: driver.DriverBase, van: objects.VAN | None = None
+    driver: driver_base.DriverBase, van: objects.VAN | None = None
 ) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
@@ -61,7 +61,9 @@ def _specs() -> device_spec.Specs:
     return device_spec.load_for_vans(CONF)
 
 
-def taker_of(driver: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
+def taker_of(
+    driver: driver_base.DriverBase, van: objects.VAN
+) -> allocated.Taker:
     """Describe a VAN that wants a function, and its instance."""
     return allocated.Taker(
         van.uuid,
@@ -72,7 +74,7 @@ def taker_of(driver: driver.DriverBase, van: objects.VAN) -> allocated.Taker:
 
 @contextlib.contextmanager
 def group_lock(
-    driver: driver.DriverBase, function: pci.Function
+    driver: driver_base.DriverBase, function: pci.Function
 ) -> Iterator[None]:
     """Lock a function's IOMMU group, if other devices are in it."""
     group = function.iommu_group
@@ -85,7 +87,7 @@ def group_lock(
 
 @contextlib.contextmanager
 def shared_locks(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     function: pci.Function,
     spec: device_spec.Spec | None,
 ) -> Iterator[None]:
@@ -108,13 +110,13 @@ def shared_locks(
 
 
 def check_function(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     function: pci.Function,
     spec: device_spec.Spec | None,
     bind: str,
     new: bool,
-    along: Iterable[str] = (),
+    companions: Iterable[str] = (),
 ) -> None:
     """Check that a VAN can take a PCI function.
 
@@ -124,7 +126,7 @@ def check_function(
     :param bind: who is to bind it, one of device_spec.BINDS
     :param new: whether it is a VF that os-acc has just made, so that nobody
         can have it open
-    :param along: the addresses of functions that are bound to VFIO along with
+    :param companions: the addresses of functions that are bound to VFIO with
         it
     :raises DeviceBusy: if another instance or a process has it, or another
         instance has a part of it, a member of its IOMMU group, or a function
@@ -136,7 +138,9 @@ def check_function(
     :raises DeviceNotFound: if device_spec does not offer it
     """
     taker = taker_of(driver, van)
-    taker = dataclasses.replace(taker, functions=taker.functions.union(along))
+    taker = dataclasses.replace(
+        taker, functions=taker.functions.union(companions)
+    )
     known = holders(driver, van).asked_by(taker)
 
     def users() -> Sequence[str]:
@@ -183,7 +187,7 @@ def _users(
 
 
 def check_healthy(
-    driver: driver.DriverBase, van: objects.VAN, address: str
+    driver: driver_base.DriverBase, van: objects.VAN, address: str
 ) -> None:
     """Check that a device may be given to a VAN, unless the VAN has it.
 
@@ -198,7 +202,7 @@ def check_healthy(
 
 
 def check_not_whole(
-    driver: driver.DriverBase, van: objects.VAN, address: str, device: str
+    driver: driver_base.DriverBase, van: objects.VAN, address: str, device: str
 ) -> None:
     """Check that a shared device is healthy and not held whole.
 
@@ -211,7 +215,7 @@ def check_not_whole(
 
 
 def check_no_file(
-    driver: driver.DriverBase, van: objects.VAN, uuid: str
+    driver: driver_base.DriverBase, van: objects.VAN, uuid: str
 ) -> None:
     """Check that no other VAN has a mediated device, or its device file.
 

@@ -15,13 +15,16 @@ import errno
 import logging
 from typing import TypeVar
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
+from os_acc import kinds
 from os_acc import log
 from os_acc import objects
+from os_acc.claims import of_handle
 from os_acc.drivers import allocation
 from os_acc.drivers import inventory
+from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 
@@ -79,6 +82,31 @@ def is_of_device(err: Exception) -> bool:
     if isinstance(err, OSError):
         return err.errno not in _OF_PROCESS
     return isinstance(err, ValueError)
+
+
+def is_for_kind(
+    request: objects.AcceleratorRequest, kind: str, specs: device_spec.Specs
+) -> bool:
+    """Whether a request is for a kind that has its own key in device_spec.
+
+    A kind without such a key, or with another attach handle, has its own rule.
+
+    :param kind: its key, which is also the name of its directory
+    :param specs: its entries serve a request for a resource class
+    """
+    handle, wanted = request.handle, request.resource_class
+    if handle is not None:
+        return isinstance(handle, objects.DeviceFileHandle) and (
+            of_handle.kind_of(handle.name) == kind
+        )
+    usual = kinds.module(kind, 'entry').CLASSES
+    return any(
+        wanted == spec.resource_class
+        if spec.resource_class is not None
+        else wanted in usual
+        for spec in specs.entries
+        if spec.settings_of(kind) is not None
+    )
 
 
 def choose(
@@ -238,7 +266,7 @@ def noting(
 
 
 def report(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     devices: Iterable[str],
     look: Callable[[str], objects.Device | None],
 ) -> list[objects.Device]:

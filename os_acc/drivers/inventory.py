@@ -19,17 +19,17 @@ from os_acc.claims import allocated
 from os_acc.kernel import pci
 from os_acc.objects import device as device_objects
 
-Kind = availability.Kind
+Category = availability.Category
 
 # An obstacle of any other kind makes a handle ABSENT.
 _STATES = {
-    Kind.ALLOCATED: device_objects.USED,
-    Kind.GROUP_ALLOCATED: device_objects.USED,
-    Kind.OPEN: device_objects.USED,
-    Kind.HOST_USE: device_objects.HOST,
-    Kind.GROUP_HOST_USE: device_objects.HOST,
-    Kind.RESERVED: device_objects.RESERVED,
-    Kind.UNHEALTHY: device_objects.RESERVED,
+    Category.ALLOCATED: device_objects.USED,
+    Category.GROUP_ALLOCATED: device_objects.USED,
+    Category.OPEN: device_objects.USED,
+    Category.HOST_USE: device_objects.HOST,
+    Category.GROUP_HOST_USE: device_objects.HOST,
+    Category.RESERVED: device_objects.RESERVED,
+    Category.UNHEALTHY: device_objects.RESERVED,
 }
 
 
@@ -68,7 +68,7 @@ def handle(
         reason = f'instance {holder.called} has it'
     else:
         for first in obstacles:
-            state = _STATES.get(first.kind, device_objects.ABSENT)
+            state = _STATES.get(first.category, device_objects.ABSENT)
             reason = first.text
             break
     return objects.DeviceHandleInfo.of_canonical(

@@ -11,7 +11,7 @@ import re
 
 import os_resource_classes as resource_classes
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import kinds
 from os_acc import objects
@@ -172,7 +172,7 @@ def custom(text: str) -> str:
 
 
 def refused(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     specs: device_spec.Specs,
     request: objects.AcceleratorRequest,
 ) -> Iterator[exception.DeviceError]:

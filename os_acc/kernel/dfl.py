@@ -53,7 +53,6 @@ class Card:
     :ivar interface_id: the id of the interface between the card's static
         region and its ports, 32 hex digits. An image must be built for it.
         None if the kernel does not show it
-    :ivar bitstream_id: the id of the static region, as the kernel shows it
     """
 
     address: str
@@ -61,7 +60,6 @@ class Card:
     number_of_ports: int
     ports: tuple[Port, ...]
     interface_id: str | None
-    bitstream_id: str | None
 
     def port(self, number: int) -> Port | None:
         """Return a port that the PF has; None if it is released."""
@@ -125,7 +123,6 @@ def _card(address: str, region: str, fme: str) -> Card:
             if name.startswith('dfl-port.')
         ),
         interface_id=ids[0] if len(set(ids)) == 1 else None,
-        bitstream_id=sysfs.read(f'{fme}/bitstream_id'),
     )
 
 

@@ -28,14 +28,12 @@ class Manager:
     """An FPGA manager.
 
     :ivar name: such as fpga0
-    :ivar directory: its directory in sysfs
     :ivar title: the name that its driver gives it
     :ivar state: one of the kernel's states, such as OPERATING or 'write error'
     :ivar status: what is wrong, as its driver says; empty if nothing
     """
 
     name: str
-    directory: str
     title: str
     state: str
     status: str
@@ -52,7 +50,6 @@ def managers(function: pci.Function) -> list[Manager]:
     return [
         Manager(
             name=name,
-            directory=directory,
             title=_read(f'{directory}/name') or 'unnamed',
             state=_read(f'{directory}/state') or 'unknown',
             status=', '.join(_read(f'{directory}/status').splitlines()),

@@ -99,7 +99,6 @@ class Queue:
     mode: str
     size: int
     group: int
-    priority: int
     threshold: int
     label: str
     driver: str | None
@@ -253,7 +252,6 @@ def _queue(path: str, number: int) -> Queue:
         mode=sysfs.read(f'{path}/mode') or '',
         size=_number(f'{path}/size', 0),
         group=_number(f'{path}/group_id', NO_GROUP),
-        priority=_number(f'{path}/priority', 0),
         threshold=_number(f'{path}/threshold', 0),
         label=sysfs.read(f'{path}/name') or '',
         driver=sysfs.link(f'{path}/driver'),

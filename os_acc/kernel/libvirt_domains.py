@@ -71,7 +71,7 @@ def users_of(
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
     return [
-        refusals.DOMAIN.say(name=domain.name).text
+        refusals.DOMAIN.reason(name=domain.name).text
         for domain in running()
         if domain.uuid != except_uuid
         and (pci_address in domain.devices or mdev_uuid in domain.devices)

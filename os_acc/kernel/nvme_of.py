@@ -15,7 +15,6 @@ import dataclasses
 import os
 import re
 
-from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 
 FABRICS = ('tcp', 'rdma', 'fc', 'loop')
@@ -89,11 +88,6 @@ class Block:
 
     name: str
     path: str
-
-    @property
-    def number(self) -> device_file.Number | None:
-        text = sysfs.read(f'{self.path}/dev')
-        return None if text is None else device_file.parse(text, 'b')
 
     @property
     def reached_by(self) -> list[str]:

@@ -65,7 +65,7 @@ def users_of(
         number = next((each for each in numbers if each in paths), None)
         if number is not None:
             name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
-            reason = refusals.PROCESS.say(
+            reason = refusals.PROCESS.reason(
                 pid=pid, name=name, path=paths[number]
             )
             found.append(reason.text)

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The devices of this host, and the handle types of drivers and plugins."""
+"""The devices of this host, and who has them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import logging
 import re
-import time
 from typing import Any
 
 from os_acc import driver as driver_base
@@ -19,12 +17,9 @@ from os_acc import health
 from os_acc import host as host_module
 from os_acc import log
 from os_acc import objects
-from os_acc import progress
 from os_acc import reserved
 from os_acc.attach import exclusion
 from os_acc.attach import plan
-from os_acc.bitstreams import reference as bitstream_reference
-from os_acc.journal import events
 from os_acc.journal import health as rows
 from os_acc.objects import device as device_objects
 from os_acc.programming import announcing
@@ -362,93 +357,7 @@ class _Listed:
         return bool(left or device.mdev_types)
 
 
-def program_device(
-    host: host_module.Host,
-    address: str,
-    bitstream: str | None,
-    function_id: str | None,
-    region: str | None,
-    callback: progress.Callback | None,
-) -> bool:
-    """See os_acc.program_device."""
-    # The fields of an object refuse an invalid address or function name.
-    wanted = objects.Device.partial(address=address, driver='any')
-    if function_id is not None:
-        wanted.function_id = function_id
-    if bitstream is None and function_id is None:
-        raise exception.InvalidRequest(
-            subject='os_acc.program_device',
-            field='bitstream',
-            value=None,
-            expected='a bitstream or a function_id (os-acc device program: '
-            '--bitstream or --function)',
-        )
-    if bitstream is not None:
-        bitstream_reference.parse(bitstream, 'os_acc.program_device')
-    driver = _driver_of(host, wanted.address)
-    reporter = progress.Reporter(callback)
-
-    def tell(
-        status: str, fraction: float | None = None, message: str | None = None
-    ) -> None:
-        reporter(
-            progress.Progress(
-                instance_uuid='',
-                van_uuid='',
-                step='program_device',
-                status=status,
-                fraction=fraction,
-                message=message,
-                device=wanted.address,
-            )
-        )
-
-    start = time.monotonic()
-    tell(progress.STARTED)
-    try:
-        with host.acting_for():
-            done = driver.program_device(
-                wanted.address,
-                bitstream,
-                function_id,
-                region,
-                lambda fraction, text: tell(progress.RUNNING, fraction, text),
-            )
-    except BaseException as err:
-        tell(progress.FAILED, message=exception.describe(err))
-        _note_programming(host, driver, wanted.address, start, err)
-        raise
-    tell(progress.DONE, 1.0)
-    if done:
-        _note_programming(host, driver, wanted.address, start)
-    return done
-
-
-def _note_programming(
-    host: host_module.Host,
-    driver: driver_base.DriverBase,
-    address: str,
-    start: float,
-    err: BaseException | None = None,
-) -> None:
-    """Write an event.
-
-    :param start: when the programming began, by time.monotonic()
-    """
-    made = events.Event(
-        at=events.now(),
-        operation=events.PROGRAM,
-        step=None,
-        result=events.DONE if err is None else events.FAILED,
-        seconds=time.monotonic() - start,
-        device=address,
-        extension=driver.name,
-        **(events.failure(err) if err is not None else {}),
-    )
-    host.journal.note([made])
-
-
-def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
+def driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
     """Return the driver that reports a device.
 
     :raises DeviceNotFound: if no driver reports it
@@ -460,63 +369,6 @@ def _driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
                 return driver
     raise exception.DeviceNotFound(
         wanted=address, reason='no driver reports this device on this host'
-    )
-
-
-def info(
-    host: host_module.Host, permitted: Collection[str] | None
-) -> objects.HostInfo:
-    """See os_acc.host_info."""
-    described, errors = [], dict(host.extensions.errors)
-    for name, plugin in sorted(host.extensions.plugins.items()):
-        try:
-            described.append(plan.takes(plugin))
-        except exception.NoMatchingPlugin as err:
-            errors[f'plugin {name}'] = err.kwargs['reason']
-    drivers = []
-    for name, driver in sorted(host.extensions.drivers.items()):
-        try:
-            drivers.append(_driver_info(driver))
-        except exception.InvalidRequest as err:
-            errors[f'driver {name}'] = str(err)
-    made = objects.HostInfo(
-        plugin_info=described, driver_info=drivers, load_errors=errors
-    )
-    if permitted is not None:
-        made.filter_handle_types(permitted)
-    return made
-
-
-def _driver_info(driver: driver_base.DriverBase) -> objects.HostDriverInfo:
-    """Describe a driver by its handle_types.
-
-    :raises InvalidRequest: if handle_types is not a tuple of names of handle
-        classes
-    """
-    types: object = driver.handle_types
-    if not isinstance(types, tuple | list):
-        raise _wrong_types(driver, 'a tuple of names of handle classes')
-    described = []
-    for name in types:
-        try:
-            described.append(objects.HostHandleInfo.of(name))
-        except exception.UnsupportedHandle as err:
-            raise _wrong_types(
-                driver, f'names of handle classes; {name!r} is not one'
-            ) from err
-    return objects.HostDriverInfo(
-        driver_name=driver.name, handle_info=described
-    )
-
-
-def _wrong_types(
-    driver: driver_base.DriverBase, expected: str
-) -> exception.InvalidRequest:
-    return exception.InvalidRequest(
-        subject=f'driver {driver.name!r}',
-        field='handle_types',
-        value=driver.handle_types,
-        expected=expected,
     )
 
 

@@ -37,22 +37,6 @@ _NO_TRAIT = 'No such trait'
 
 
 @dataclasses.dataclass(frozen=True)
-class Provider:
-    """A resource provider.
-
-    :ivar uuid: its UUID
-    :ivar name: its name
-    :ivar generation: see this module
-    :ivar parent: the UUID of its parent; None: it has none
-    """
-
-    uuid: str
-    name: str
-    generation: int
-    parent: str | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Traits:
     """The traits of a provider.
 
@@ -73,19 +57,6 @@ class Client:
 
     def __init__(self, adapter: adapter.Adapter) -> None:
         self._adapter = adapter
-
-    def provider(self, uuid: str) -> Provider | None:
-        """Read a provider; None: there is no such provider."""
-        found = self._get(f'/resource_providers/{uuid}')
-        if found is None:
-            return None
-        with _understood(f'resource provider {uuid}'):
-            return Provider(
-                uuid=str(found['uuid']),
-                name=str(found['name']),
-                generation=int(found['generation']),
-                parent=found['parent_provider_uuid'],
-            )
 
     def inventories(self, uuid: str) -> dict[str, inventory.Inventory] | None:
         """Read the inventories of a provider, by resource class.

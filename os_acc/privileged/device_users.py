@@ -121,7 +121,7 @@ def _files(
         for directory in blocks.directories(function.path):
             files += open_files.device_files(directory)
     exclusive = [
-        refusals.OPEN_EXCLUSIVELY.say(name=name).text
+        refusals.OPEN_EXCLUSIVELY.reason(name=name).text
         for name in open_files.exclusively_used(names)
     ]
     return files, exclusive
@@ -162,7 +162,8 @@ def wait_until_closed(
         # that reads the open files of every process.
         if not (known and held):
             known[:] = open_files.users_of(files) or [
-                refusals.STILL_OPEN.say(path=file.path).text for file in held
+                refusals.STILL_OPEN.reason(path=file.path).text
+                for file in held
             ]
         if known and shares and have_others_only(path):
             known.clear()

@@ -131,7 +131,7 @@ def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
         set_mode(fd, mode)
 
 
-def given(name: str) -> list[device_file.DeviceFile]:
+def changed_files(name: str) -> list[device_file.DeviceFile]:
     """The files that the record says were changed.
 
     :param name: as for give()

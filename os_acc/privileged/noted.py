@@ -38,7 +38,7 @@ IDXD = 'idxd'
 NAMESPACE = 'namespace'
 
 
-class Kind(NamedTuple):
+class NoteKind(NamedTuple):
     """What errors call a device, and the kind of its attach handle."""
 
     label: str
@@ -47,12 +47,12 @@ class Kind(NamedTuple):
 
 #: The kinds of the notes that say who has a device.
 KINDS = {
-    PCI: Kind('PCI function', 'pci'),
-    VGPU: Kind('VF', 'pci'),
-    MDEV: Kind('mdev', 'mdev'),
-    FILE: Kind('device file', 'file'),
-    IDXD: Kind('work queue', 'file'),
-    NAMESPACE: Kind('namespace', 'block'),
+    PCI: NoteKind('PCI function', 'pci'),
+    VGPU: NoteKind('VF', 'pci'),
+    MDEV: NoteKind('mdev', 'mdev'),
+    FILE: NoteKind('device file', 'file'),
+    IDXD: NoteKind('work queue', 'file'),
+    NAMESPACE: NoteKind('namespace', 'block'),
 }
 
 #: The values of a note that cannot be read or trusted.
@@ -244,13 +244,11 @@ class Note:
 class InTheWay:
     """A note that is in the way of a device.
 
-    :ivar node: the node of the resource tree where the note and the device
-        meet
-    :ivar both: the same, if it is a function that neither is named after
+    :ivar both: where the note and the device meet in the resource tree, if it
+        is a function that neither is named after
     """
 
     note: Note
-    node: conflict.Resource
     both: conflict.Resource | None
 
 
@@ -307,4 +305,4 @@ class Rule:
 def _in_the_way(wanted: Note, note: Note, node: conflict.Resource) -> InTheWay:
     named = node.name in (wanted.name, note.name)
     shown = not named and nodes.is_function(node)
-    return InTheWay(note, node, node if shown else None)
+    return InTheWay(note, node if shown else None)

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import logging
 
-from os_acc import driver as driver_module
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import health
 from os_acc import journal as journal_module
@@ -63,7 +63,7 @@ def event_of(record: programs.Program) -> hooks.ProgrammedEvent:
 
 
 def mark(
-    driver: driver_module.DriverBase, device: str, cause: str, reason: str
+    driver: driver_base.DriverBase, device: str, cause: str, reason: str
 ) -> None:
     """Stop giving out a device that has failed, and call the hooks.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
-from os_acc import driver as driver_module
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import reserved
@@ -46,7 +46,7 @@ class Wanted:
     digest: str | None = None
 
     @classmethod
-    def by(cls, request: objects.AcceleratorRequest) -> Wanted:
+    def of_request(cls, request: objects.AcceleratorRequest) -> Wanted:
         """What a request wants, before its bitstream is read."""
         if request.function_id is None and request.bitstream is not None:
             return cls(digest=UNKNOWN)
@@ -83,7 +83,7 @@ class Contents:
     :ivar handles: the identities of its attach handles
     """
 
-    driver: driver_module.DriverBase
+    driver: driver_base.DriverBase
     device: str
     region: str = programs.WHOLE
     programmer: programmers.Programmer | None = None
@@ -239,12 +239,17 @@ class Contents:
             return True
 
     def rank(
-        self, wanted: Wanted, pools: Iterable[dict[str, Any]] | None = None
+        self,
+        wanted: Wanted,
+        pools: Iterable[dict[str, Any]] | None = None,
+        reservations: Iterable[reserved.Reserved] | None = None,
     ) -> int:
         """Say how well the slot suits a request; the lowest is the best.
 
-        :param pools: as Journal.pools(), for a caller that ranks many slots;
-            None: they are read
+        A caller that ranks many slots reads pools and reservations once.
+
+        :param pools: as Journal.pools(); None: they are read
+        :param reservations: as reserved.read(); None: they are read
         :returns: one of HOLDS, EMPTY, NOT_KEPT, KEPT and IN_USE
         """
         if wanted == Wanted():
@@ -265,22 +270,29 @@ class Contents:
             )
             return HOLDS if same and wanted.function_id else IN_USE
         try:
-            self.check_reserved(wanted)
+            self.check_reserved(wanted, reservations)
         except exception.DeviceBusy:
             return IN_USE
         if inside == Wanted():
             return EMPTY
         return self._kept_or(NOT_KEPT, pools)
 
-    def check_reserved(self, wanted: Wanted) -> None:
+    def check_reserved(
+        self,
+        wanted: Wanted,
+        reservations: Iterable[reserved.Reserved] | None = None,
+    ) -> None:
         """Check that it may be programmed for an instance.
 
+        :param reservations: as reserved.read(); None: they are read
         :raises DeviceBusy: if a document of os-acc apply says that it is
             programmed ahead of time only, or reserves it or one of its handles
             for another function
         """
+        if reservations is None:
+            reservations = reserved.read(self.driver.journal)
         reserved.check_programming(
-            self.driver.journal,
+            reservations,
             {
                 self.key,
                 self.device,

@@ -144,7 +144,7 @@ class Slot(recorded.Recorded):
         health.check(self.driver.journal, self.key)
         function_id = request.function_id
         with bitstreams.local(request.bitstream) as file:
-            wanted = contents.Wanted.by(request)
+            wanted = contents.Wanted.of_request(request)
             if function_id is None and file is not None:
                 wanted = contents.Wanted(self.function_of(file), file.sha256)
             if self._is_coming(wanted):

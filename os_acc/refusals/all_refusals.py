@@ -26,8 +26,8 @@ MODULES = (
 )
 
 
-def table() -> dict[reasons.Kind, list[reasons.Refusal]]:
-    """All refusals, by kind."""
+def table() -> dict[reasons.Category, list[reasons.Refusal]]:
+    """All refusals, by category."""
     every = [
         each
         for module in MODULES
@@ -35,6 +35,6 @@ def table() -> dict[reasons.Kind, list[reasons.Refusal]]:
         if isinstance(each, reasons.Refusal)
     ]
     return {
-        kind: [each for each in every if each.kind is kind]
-        for kind in reasons.Kind
+        category: [each for each in every if each.category is category]
+        for category in reasons.Category
     }

@@ -7,20 +7,20 @@ See nothing_offered, and offer_refusals. Root does not need them.
 
 from __future__ import annotations
 
-from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Category
 from os_acc.refusals.reasons import Refusal
 
 # --- The entry names no device of this host
 
 MATCHES_NOTHING = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'it names no device of this host',
     'No device has the address, the IDs or the interface of the entry.',
     'compare address, vendor_id and product_id with lspci -nn -D, and devname '
     'with ip link',
 )
 NOTHING_THERE = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'no device is at {address} now',
     'The entry has an address and no IDs. The card was removed or moved, it '
     'has left the bus, or its VFs were not created since the host was booted.',
@@ -28,7 +28,7 @@ NOTHING_THERE = Refusal(
     'of its PF',
 )
 NO_INTERFACE_NOW = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'no PCI function has the interface {interface} now',
     'The entry has devname. The interface has another name since the host '
     'was booted, its driver is not loaded, or its function is bound to VFIO.',
@@ -36,7 +36,7 @@ NO_INTERFACE_NOW = Refusal(
     'its ids',
 )
 NAMED_BEFORE = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     '{source} {verb} {devices}, and takes precedence',
     'Another entry names all devices that the entry names. The first entry '
     'that names a device applies, but one that denies it overrides all '
@@ -44,7 +44,7 @@ NAMED_BEFORE = Refusal(
     'remove one of the two entries, or change their order',
 )
 OTHER_DEVICE = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'another device is at {address} now: {now}; the entry names {wanted}, '
     '{where}',
     'The entry has an address and IDs. A card was added, moved or replaced, '
@@ -53,7 +53,7 @@ OTHER_DEVICE = Refusal(
     'or run os-acc device allow with its new address',
 )
 MOVED = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'no device is at {address} now; the entry names {wanted}, {where}',
     'The entry has an address and IDs. The card was moved to another slot or '
     'removed, or the bus numbers have changed.',
@@ -61,7 +61,7 @@ MOVED = Refusal(
     'or run os-acc device allow with its new address',
 )
 NO_VFS_NOW = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'it names the VFs of PF {address}, which has none now',
     'The entry has the address of a PF and the ids of its VFs, and the VFs '
     'were not made since the host was booted.',
@@ -69,7 +69,7 @@ NO_VFS_NOW = Refusal(
     'entry',
 )
 NO_FILES = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its globs name no device file of this host{ids}, or only files that an '
     'earlier entry names',
     'An entry with devices. The module that creates the files may not be '
@@ -80,7 +80,7 @@ NO_FILES = Refusal(
 # --- A device has no such parts
 
 NO_VFS = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'its VFs are offered, it has none, and its entry has no num_vfs',
     'The resource_class of an entry is one of VFs, and the VFs were not made '
     'since the host was booted.',
@@ -88,14 +88,14 @@ NO_VFS = Refusal(
     'set another resource_class',
 )
 NO_REGIONS = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'programming is dynamic, so that its VFs are offered, and it has none',
     'The VFs that have the regions of the FPGA were not made since the host '
     'was booted, and the entry has no num_vfs.',
     'set num_vfs in the entry, or write their number to sriov_numvfs',
 )
 NOT_NVIDIA = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its entry is for vGPUs, and it is bound to {driver}, not to a driver of '
     "NVIDIA's: {remedy}",
     'vGPU types exist on VFs that are bound to the driver nvidia or '
@@ -103,7 +103,7 @@ NOT_NVIDIA = Refusal(
     "install and load NVIDIA's vGPU manager, or correct the entry",
 )
 VGPU_NO_SRIOV = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its entry is for vGPUs, and it does not support SR-IOV now: it has no '
     'file sriov_totalvfs',
     'SR-IOV is off in the firmware, or the GPU is older than Ampere.',
@@ -111,27 +111,27 @@ VGPU_NO_SRIOV = Refusal(
     'Ampere has mediated devices: set mdev_types instead',
 )
 VGPU_NO_VFS = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'it has no VFs: {remedy}',
     'Its entry is for vGPUs. The VFs are gone after each reboot of the host.',
     'run sriov-manage -e {address}, also at each boot, before os-acc starts',
 )
 VGPU_AS_MDEV = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its entry is for VFs as vGPUs, and its vGPUs are mediated devices with '
     'the driver that it has now',
     'The kernel is older than 6.8, or the vGPU software older than 17.',
     'set mdev_types instead of vgpu_type',
 )
 MDEV_AS_VGPU = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its entry is for mediated devices, and its driver creates none: its VFs '
     'have vGPU types',
     'With vGPU software from version 17 on, and Linux from 6.8 on.',
     'set vgpu_type instead of mdev_types',
 )
 NO_MDEVS = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its entry is for mediated devices, and it creates none: it is bound to '
     '{driver}{vfs}',
     'It is not in /sys/class/mdev_bus. The driver that creates them is not '
@@ -141,7 +141,7 @@ NO_MDEVS = Refusal(
     'NVIDIA cards, run sriov-manage -e {address}',
 )
 NO_VGPU_TYPES_NOW = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'none of its VFs can have a vGPU type now: creatable_vgpu_types of each '
     'is empty, and it has no vGPU',
     'vgpu_type is set. The card is in MIG mode without GPU instances, as '
@@ -150,7 +150,7 @@ NO_VGPU_TYPES_NOW = Refusal(
     'nvidia-vgpud and nvidia-vgpu-mgr, and check their logs',
 )
 MDEV_OTHER_TYPES = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     'its mdev types are {present}, and mdev_types of its entry has {wanted}',
     'The names of the types change with the vendor, the card and the version '
     'of the driver.',

@@ -7,11 +7,11 @@ See refusals, and entry_refusals.
 
 from __future__ import annotations
 
-from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Category
 from os_acc.refusals.reasons import Refusal
 
 FOR_PARTS_ONLY = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     '[os_acc] device_spec offers {parts} of it only, and never the whole '
     'function',
     'Its entry has num_vfs, mdev_types, vgpu_type, max_instances, idxd, or '
@@ -19,7 +19,7 @@ FOR_PARTS_ONLY = Refusal(
     'request one of these parts, or offer another function',
 )
 NO_MDEVS_OFFERED = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     '[os_acc] device_spec offers {parts} of it only, and no mediated devices',
     'Its entry has num_vfs, vgpu_type or idxd, and the request wants a '
     'mediated device.',
@@ -27,7 +27,7 @@ NO_MDEVS_OFFERED = Refusal(
     'mdev_types',
 )
 NO_SRIOV = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'num_vfs is set, but it does not support SR-IOV now: it has no file '
     'sriov_totalvfs',
     'The VFs of a function are requested. SR-IOV is off in its firmware, as '
@@ -36,20 +36,20 @@ NO_SRIOV = Refusal(
     'function instead, remove num_vfs',
 )
 NUM_VFS = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'num_vfs is {wanted}, but it can have only {possible} VFs',
     'The VFs of a PF are requested, and it has none yet.',
     'lower num_vfs, or raise the number in the firmware',
 )
 NO_PORTS = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'vf_settings is set, but it is no network card',
     'VFs with settings of a network port are requested, and the PF has none '
     'yet.',
     'remove vf_settings',
 )
 VFS_NOT_TOLD = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'the kernel does not show the addresses of its VFs: sriov_offset or '
     'sriov_stride is 0',
     'The VFs of a PF are requested, it has none yet, and it shows these '
@@ -57,14 +57,14 @@ VFS_NOT_TOLD = Refusal(
     'make the VFs: write num_vfs to sriov_numvfs of the PF',
 )
 VF_IN_THE_WAY = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'one of its VFs would be at {other}, where another function is',
     'The VFs of a PF are requested, it has none yet, and sriov_offset or '
     'sriov_stride changes when it has some.',
     'make the VFs: write num_vfs to sriov_numvfs of the PF',
 )
 PF_IN_GROUP = Refusal(
-    Kind.GROUP_HOST_USE,
+    Category.GROUP_HOST_USE,
     'its IOMMU group {group} also contains its PF {pf}, which is bound to '
     '{driver}',
     'VFIO gives a group to one guest as a whole: the owner of the VF could '
@@ -73,7 +73,7 @@ PF_IN_GROUP = Refusal(
     'whose VFs have IOMMU groups of their own',
 )
 FOR_VGPU = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     "it is a VF that NVIDIA's driver keeps for a vGPU ({state}), not a whole "
     'GPU: {remedy}',
     'The driver pci is to assign it, with or without a vGPU type.',

@@ -8,8 +8,8 @@ import dataclasses
 import enum
 
 
-class Kind(enum.Enum):
-    """Why a device cannot be taken. The value describes the kind."""
+class Category(enum.Enum):
+    """Why a device cannot be taken. The value describes the category."""
 
     NOT_OFFERED = '[os_acc] device_spec does not offer the device for this use'
     UNSUITABLE = 'no guest can use the device, or not as it is set up'
@@ -33,7 +33,7 @@ class Reason:
     :ivar remedy: what the operator can do about it
     """
 
-    kind: Kind
+    category: Category
     text: str
     remedy: str
 
@@ -50,16 +50,16 @@ class Refusal:
     :ivar remedy: what the operator can do about it, an order or a clause
     """
 
-    kind: Kind
+    category: Category
     text: str
     when: str
     remedy: str
 
-    def say(self, **values: object) -> Reason:
+    def reason(self, **values: object) -> Reason:
         """Apply the rule to a device.
 
         :param values: the values that text and remedy name
         """
         remedy = self.remedy.format(**values)
         text = self.text.format(**values, remedy=remedy)
-        return Reason(self.kind, text, remedy)
+        return Reason(self.category, text, remedy)

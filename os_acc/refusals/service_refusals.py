@@ -8,7 +8,7 @@ network_signs. See host_refusals for disks.
 
 from __future__ import annotations
 
-from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Category
 from os_acc.refusals.reasons import Refusal
 
 _MOVE_CONSOLE = (
@@ -20,14 +20,14 @@ _MOVE_CONSOLE = (
 # --- The console
 
 BOOT_SCREEN = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'the screen on which the host booted is connected to it',
     'Linux 6.17 and later show it in the file boot_display, also for displays '
     'that are not VGA controllers.',
     'choose another boot display in the firmware',
 )
 FIRMWARE_SCREEN = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'the frame buffer that the firmware has set up is in its memory '
     '({name}), and the host shows its console there',
     'The kernel writes to it without a driver for the display: see '
@@ -35,26 +35,26 @@ FIRMWARE_SCREEN = Refusal(
     _MOVE_CONSOLE,
 )
 CONSOLE_SCREEN = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     "the host's console is on its frame buffer {name}",
     'It has the first frame buffer, and the kernel shows its console there.',
     'give the console another display, or unbind the console: write 0 to the '
     'file bind of the frame buffer device in /sys/class/vtconsole',
 )
 SHOWS_PICTURE = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'it shows a picture on its connector {name}',
     'A console or a desktop is on a screen that is connected to it.',
     'end the program that shows it, or disconnect the screen',
 )
 CONSOLE_LINE = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     "{name} on it is a console of the host's kernel",
     'The kernel command line has console= with a serial port on the device.',
     'remove console={name} from the kernel command line',
 )
 KEYBOARD = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'a keyboard of the host is connected to it: {name}',
     'The management controllers of servers have such a keyboard, too.',
     'connect the keyboard to another controller, or disconnect it',
@@ -63,32 +63,32 @@ KEYBOARD = Refusal(
 # --- Management
 
 MANAGEMENT = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'the host reaches its management controller (BMC) through it ({name})',
     'A driver for IPMI, or for the management controller, is bound to it.',
     'choose another device: the host needs this one',
 )
 WATCHDOG = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'watchdog {name} on it {state}',
     'The watchdog resets the host when nothing serves it any more.',
     'stop the service that uses the watchdog, for example set '
     'RuntimeWatchdogSec=off for systemd',
 )
 TPM = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'TPM {name} of the host is on it',
     'The TPM holds keys of the host.',
     'choose another device: the host needs this one',
 )
 BOOTS_FROM = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'the firmware boots the host through it (iBFT {name})',
     'The root disk is an iSCSI disk, which may be connected in hardware.',
     'choose another device: the host needs this one',
 )
 DEFAULT_ROUTE = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'interface {name} has the default route',
     'The host reaches other networks through its interface.',
     'give the default route to another interface, and set the interface down: '
@@ -98,7 +98,7 @@ DEFAULT_ROUTE = Refusal(
 # --- Network
 
 INTERFACE_ELSEWHERE = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'an {what} of it is in another network namespace: driver {driver} has '
     'made one that this network namespace does not show',
     'A container may have it, or os-acc runs in another network namespace '
@@ -108,7 +108,7 @@ INTERFACE_ELSEWHERE = Refusal(
     'rdma dev set NAME netns NAMESPACE',
 )
 RDMA_USERS = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'programs use RDMA device {name}: it has {number} user contexts',
     'A program has its verbs open: see rdma resource show context dev NAME.',
     'end the programs: fuser -v /dev/infiniband/uverbs* shows them',
@@ -117,13 +117,13 @@ RDMA_USERS = Refusal(
 # --- The kernel
 
 DMA_CHANNEL = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     "the host's kernel uses DMA channel {name} on it",
     'md, a network bridge (NTB) or another part of the kernel uses it.',
     'unload the module that uses it: dmesg and lsmod show it',
 )
 CRYPTO = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     "the host's kernel uses the algorithm {name}, which driver {driver} runs "
     'on its devices, and it is unknown on which of them',
     'dm-crypt, IPsec, kTLS, zswap or a program (AF_ALG) uses it, or has set '
@@ -132,7 +132,7 @@ CRYPTO = Refusal(
     "the host's driver is not affected",
 )
 CXL_MEMORY = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     'memory of CXL device {name} is mapped: {number} decoders are committed',
     'It is memory of the host, or persistent memory.',
     'take the memory offline (daxctl offline-memory), and remove its region '
@@ -140,7 +140,7 @@ CXL_MEMORY = Refusal(
     'mapped can be changed in the firmware only',
 )
 GUEST_PROTECTION = Refusal(
-    Kind.HOST_USE,
+    Category.HOST_USE,
     "KVM protects the memory of guests with it (AMD's SEV)",
     'The parameter sev of the module kvm_amd is on.',
     'choose another device: the host needs this one',

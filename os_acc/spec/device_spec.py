@@ -213,14 +213,14 @@ class Specs:
         if not spec_parts.offers(spec, spec_parts.Part.MDEV):
             raise exception.DeviceNotFound(
                 wanted=f'mdev type {kind} on {parent}',
-                reason=offer_refusals.NO_MDEVS_OFFERED.say(
+                reason=offer_refusals.NO_MDEVS_OFFERED.reason(
                     parts=spec_parts.text(spec)
                 ).text,
             )
         if not spec.allows_mdev(kind):
             raise exception.DeviceNotFound(
                 wanted=f'mdev type {kind} on {parent}',
-                reason=refusals.MDEV_TYPE.say(
+                reason=refusals.MDEV_TYPE.reason(
                     types=', '.join(spec.mdev_types)
                 ).text,
             )
@@ -270,7 +270,7 @@ def not_offered(device: str) -> reasons.Reason:
     :param device: a PCI address, or the name of a parent of mdevs
     """
     entry = spec_entry.entries(device)[0]
-    return refusals.NOT_NAMED.say(device=device, entry=line(entry))
+    return refusals.NOT_NAMED.reason(device=device, entry=line(entry))
 
 
 def _offered(spec: Spec | None, kind: str, device: str) -> Spec:

@@ -110,8 +110,8 @@ class Spec:
     :ivar region_type: the region type that bitstreams must be made for
     :ivar devices: globs of the device files that it names, each of which is
         an accelerator. It then names no PCI function and no parent of mdevs
-    :ivar along: globs of the files that are given out together with each of
-        them
+    :ivar companion_files: globs of the files that are given out together with
+        each of them
     :ivar shared: how many VANs may have one at once, or
         spec_device_files.ANY_NUMBER; None: one only
     :ivar owner: the user, by name or number, that a file belongs to while a
@@ -166,7 +166,7 @@ class Spec:
     persistent: bool = False
     region_type: str | None = None
     devices: tuple[str, ...] = ()
-    along: tuple[str, ...] = ()
+    companion_files: tuple[str, ...] = ()
     shared: int | None = None
     owner: str | None = None
     group: str | None = None

@@ -51,9 +51,16 @@ class Tenant:
 
     def write(self, block: int, data: bytes) -> None:
         number = len(data) // self.namespace.data_size
-        self._controller.transfer(
-            commands.write(1, block, number), self.namespace, number, data
+        # NVM 3.2.6
+        write = commands.Command(
+            f'Write of block {block}',
+            commands.WRITE,
+            1,
+            block & 0xFFFFFFFF,
+            block >> 32,
+            number - 1,
         )
+        self._controller.transfer(write, self.namespace, number, data)
 
     def read_all(self) -> Iterator[bytes]:
         blocks = self.namespace.blocks

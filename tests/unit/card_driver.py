@@ -15,7 +15,7 @@ import uuid
 
 import pytest
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import testing
@@ -25,7 +25,7 @@ RESOURCE_CLASS = 'CUSTOM_CARD_QUEUE'
 TRAITS = ['CUSTOM_CARD_FAST']
 
 
-class CardDriver(driver.DriverBase):
+class CardDriver(driver_base.DriverBase):
     """Gives out the queues of a card."""
 
     handle_types = ('TestHandle',)

@@ -102,15 +102,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._error(
                 404, f'No resource provider with uuid {parts[1]} found'
             )
-        elif parts[2:] == []:
-            self._json(
-                {
-                    'uuid': parts[1],
-                    'name': found['name'],
-                    'generation': found['generation'],
-                    'parent_provider_uuid': None,
-                }
-            )
         elif parts[2] == 'inventories':
             self._json({'inventories': found['inventories']})
         elif self.command == 'GET' or self._set_traits(found, body):

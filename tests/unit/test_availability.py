@@ -221,21 +221,23 @@ def test_no_vf_of_a_pf_that_a_van_has(here):
 
 
 @pytest.mark.parametrize(
-    'kind, raised',
+    'category, raised',
     [
-        (availability.Kind.NOT_OFFERED, exception.DeviceNotFound),
-        (availability.Kind.UNSUITABLE, exception.DeviceError),
-        (availability.Kind.NO_IOMMU_GROUP, exception.DeviceError),
-        (availability.Kind.HAS_VFS, exception.DeviceBusy),
-        (availability.Kind.ALLOCATED, exception.DeviceBusy),
-        (availability.Kind.HOST_USE, exception.DeviceInUseByHost),
-        (availability.Kind.GROUP_HOST_USE, exception.DeviceInUseByHost),
-        (availability.Kind.GROUP_ALLOCATED, exception.DeviceBusy),
-        (availability.Kind.OPEN, exception.DeviceBusy),
+        (availability.Category.NOT_OFFERED, exception.DeviceNotFound),
+        (availability.Category.UNSUITABLE, exception.DeviceError),
+        (availability.Category.NO_IOMMU_GROUP, exception.DeviceError),
+        (availability.Category.HAS_VFS, exception.DeviceBusy),
+        (availability.Category.ALLOCATED, exception.DeviceBusy),
+        (availability.Category.HOST_USE, exception.DeviceInUseByHost),
+        (availability.Category.GROUP_HOST_USE, exception.DeviceInUseByHost),
+        (availability.Category.GROUP_ALLOCATED, exception.DeviceBusy),
+        (availability.Category.OPEN, exception.DeviceBusy),
     ],
 )
-def test_the_error_of_an_obstacle(kind, raised):
-    err = availability.Obstacle(kind, 'device D', 'it has a reason').error()
+def test_the_error_of_an_obstacle(category, raised):
+    err = availability.Obstacle(
+        category, 'device D', 'it has a reason'
+    ).error()
     assert type(err) is raised
     assert 'device D' in str(err)
     assert 'it has a reason' in str(err)
@@ -269,15 +271,15 @@ def test_a_van_is_no_obstacle_to_itself(kernel):
     holders = allocated.Holders(
         [Holder(None, None), Holder(f'pci/{devices.GPU}', devices.GPU)]
     )
-    for van_uuid, kinds in (
+    for van_uuid, categories in (
         ('van', []),
-        ('another', [availability.Kind.ALLOCATED]),
+        ('another', [availability.Category.ALLOCATED]),
     ):
         taker = allocated.Taker(van_uuid, 'instance')
         found = availability.obstacles(
             function, spec, 'os-acc', holders.asked_by(taker)
         )
-        assert [obstacle.kind for obstacle in found] == kinds
+        assert [obstacle.category for obstacle in found] == categories
 
 
 @pytest.mark.parametrize('device, busy', [(None, False), (devices.PF, True)])
@@ -291,10 +293,10 @@ def test_a_request_alone_does_not_take_a_device_whole(device, busy):
 
 
 @pytest.mark.parametrize(
-    'van_uuid, kinds',
-    [('van', []), ('another', [availability.Kind.ALLOCATED])],
+    'van_uuid, categories',
+    [('van', []), ('another', [availability.Category.ALLOCATED])],
 )
-def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, kinds):
+def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, categories):
     """After a reboot, although num_vfs has become impossible meanwhile."""
     devices.furnish(kernel)
     function = pci.get(devices.PF)
@@ -304,5 +306,5 @@ def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, kinds):
     found = availability.obstacles(
         function, spec, 'os-acc', holders.asked_by(taker)
     )
-    parts_only = [availability.Kind.NOT_OFFERED] if kinds else []
-    assert [obstacle.kind for obstacle in found] == parts_only + kinds
+    parts_only = [availability.Category.NOT_OFFERED] if categories else []
+    assert [obstacle.category for obstacle in found] == parts_only + categories

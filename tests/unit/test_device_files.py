@@ -436,7 +436,7 @@ VALUES = {
 def test_no_key_is_lost_over_a_reboot(key):
     """What is written down for a VAN says it, and so does the comparison."""
     entry = {'resource_class': 'CUSTOM_A', 'devices': '/dev/a'}
-    field = 'along' if key == 'with' else key
+    field = 'companion_files' if key == 'with' else key
     (plain,) = device_spec.parse(json.dumps(entry))
     for value in VALUES[key]:
         text = json.dumps(entry | {key: value})

@@ -571,7 +571,7 @@ _JSON = st.recursive(
 )
 _KEYS = sorted(
     {field.name for field in dataclasses.fields(device_spec.Spec)}
-    - {'source', 'of_kind', 'along'}
+    - {'source', 'of_kind', 'companion_files'}
     | {'managed', 'remote_managed', 'with'}
     | spec_idxd.KEYS
 )

@@ -153,7 +153,7 @@ def test_a_service_that_never_answers(cloud, tmp_path, service):
         if service == 'accelerator':
             api_module.API(adapter).arqs()
         else:
-            client.Client(adapter).provider(OTHER)
+            client.Client(adapter).traits(OTHER)
     assert time.monotonic() - before < 15
 
 

@@ -42,12 +42,12 @@ def test_the_table_has_every_refusal_once():
     assert len({each.text for each in rows}) == len(rows)
 
 
-def test_every_kind_has_a_description_and_refusals():
+def test_every_category_has_a_description_and_refusals():
     table = all_refusals.table()
-    for kind in reasons.Kind:
-        assert len(kind.value.split()) > 3
-        assert table[kind]
-        assert {each.kind for each in table[kind]} == {kind}
+    for category in reasons.Category:
+        assert len(category.value.split()) > 3
+        assert table[category]
+        assert {each.category for each in table[category]} == {category}
 
 
 @pytest.mark.parametrize('name', EVERY)
@@ -69,8 +69,8 @@ def test_a_refusal_is_said_of_a_device(name):
         for field in fields(refusal.text) | fields(refusal.remedy)
         if field != 'remedy'
     }
-    reason = refusal.say(**values)
-    assert reason.kind is refusal.kind
+    reason = refusal.reason(**values)
+    assert reason.category is refusal.category
     for text in (reason.text, reason.remedy):
         assert not fields(text)
     for field in values:

@@ -130,7 +130,6 @@ def _queue(number):
         0,
         idxd.NO_GROUP,
         0,
-        0,
         '',
         None,
         0,

@@ -117,6 +117,20 @@ def test_each_kind_has_its_driver_and_its_layer():
     assert set(apart['modules']) == {f'os_acc.kinds.{kind}' for kind in KINDS}
 
 
+def test_each_plugin_is_kept_apart_from_the_drivers():
+    with open(ROOT / 'pyproject.toml', 'rb') as file:
+        read = tomllib.load(file)
+    points = read['project']['entry-points']['os_acc.plugins'].values()
+    plugins = {point.partition(':')[0] for point in points}
+    of = {
+        each['name']: each
+        for each in read['tool']['importlinter']['contracts']
+    }
+    away = of['no driver imports a plugin']['forbidden_modules']
+    assert set(away) - {'os_acc.plugin'} == plugins
+    assert set(of['no plugin imports a driver']['source_modules']) == plugins
+
+
 def reached():
     """The modules that root reaches, at any distance."""
     of = imports()

@@ -46,11 +46,6 @@ class Offer:
         return found
 
     @property
-    def kind(self) -> str:
-        """The kind of the handle."""
-        return KINDS[type(self.handle)]
-
-    @property
     def driver(self) -> str:
         """The driver of os-acc that has the device."""
         found: str = self.device.driver

@@ -45,7 +45,7 @@ def of_ports(network_info: Any) -> dict[str, str]:
 def with_ports(
     context: Any,
     instance_uuid: str,
-    given: Sequence[ARQ] | None,
+    arqs_from_nova: Sequence[ARQ] | None,
     ports: Mapping[str, str],
     known: Collection[str],
 ) -> Sequence[ARQ]:
@@ -54,20 +54,23 @@ def with_ports(
     Nova gives them in a hard reboot, and not in a create (_build_resources in
     nova/compute/manager.py).
 
-    :param given: the ARQs that Nova gave; None: none, and Cyborg is not asked
+    :param arqs_from_nova: the ARQs that Nova gave; None: none, and Cyborg is
+        not asked
     :param ports: see of_ports()
     :param known: the UUIDs of the ARQs that have a VAN already
     :returns: the ARQs that Nova gave, and those of ports without a VAN
     :raises AcceleratorRequestOpFailed: if Cyborg does not answer
     """
-    if given is None:
+    if arqs_from_nova is None:
         return ()
-    missing = ports.keys() - {arq['uuid'] for arq in given} - set(known)
+    missing = (
+        ports.keys() - {arq['uuid'] for arq in arqs_from_nova} - set(known)
+    )
     if not missing:
-        return given
+        return arqs_from_nova
     client = cyborg.get_client(context)
     found = client.get_arqs_for_instance(instance_uuid)
-    return [*given, *(arq for arq in found if arq['uuid'] in missing)]
+    return [*arqs_from_nova, *(arq for arq in found if arq['uuid'] in missing)]
 
 
 def to_requests(

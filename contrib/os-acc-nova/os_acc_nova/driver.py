@@ -336,7 +336,11 @@ class LibvirtDriver(moving_driver.MovingDriver):
         """
         context = operation.context
         wanted = arqs.with_ports(
-            context, instance.uuid, operation.given, ports, known=set()
+            context,
+            instance.uuid,
+            operation.arqs_from_nova,
+            ports,
+            known=set(),
         )
         requests = arqs.to_requests(context, wanted, ports)
         requests += operation.allocated()
@@ -371,7 +375,7 @@ class LibvirtDriver(moving_driver.MovingDriver):
         known = {van.uuid for van in os_acc.replug(info)}
         context = operation.context
         wanted = arqs.with_ports(
-            context, instance.uuid, operation.given, ports, known
+            context, instance.uuid, operation.arqs_from_nova, ports, known
         )
         missing = [arq for arq in wanted if arq['uuid'] not in known]
         requests = arqs.to_requests(context, missing, ports)

@@ -27,8 +27,8 @@ from os_acc_nova import arqs
 class Operation:
     """What Nova is doing now: it defines the domain of an instance again.
 
-    :ivar given: the ARQs that Nova gave; None: Nova gave none, and what the
-        instance has is in the journal
+    :ivar arqs_from_nova: the ARQs that Nova gave; None: Nova gave none, and
+        what the instance has is in the journal
     :ivar undo: what is undone if a spawn fails; None: it is not a spawn, and
         the accelerators stay plugged
     :ivar allocated: makes the requests of a spawn that are not ARQs
@@ -36,7 +36,7 @@ class Operation:
 
     context: Any
     instance_uuid: str
-    given: Sequence[arqs.ARQ] | None
+    arqs_from_nova: Sequence[arqs.ARQ] | None
     undo: contextlib.ExitStack | None = None
     allocated: Callable[[], list[objects.AcceleratorRequest]] = list
 
@@ -66,20 +66,20 @@ def building(
     image_meta: Any,
     allocations: Any,
     nodes: Collection[str],
-    given: Sequence[arqs.ARQ] | None = None,
+    arqs_from_nova: Sequence[arqs.ARQ] | None = None,
 ) -> Iterator[None]:
     """Plug for a guest that is built in the block; unplug if it fails.
 
     :param image_meta: see allocations.to_requests()
     :param allocations: see allocations.to_requests()
     :param nodes: see allocations.to_requests()
-    :param given: the ARQs that Nova gave
+    :param arqs_from_nova: the ARQs that Nova gave
     """
     with contextlib.ExitStack() as undo:
         operation = Operation(
             context,
             instance.uuid,
-            given,
+            arqs_from_nova,
             undo,
             lambda: placed.to_requests(
                 context, instance, image_meta, allocations, nodes

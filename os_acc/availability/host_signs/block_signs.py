@@ -26,28 +26,28 @@ def _mounted(host: Snapshot, name: str) -> Reason | None:
     place = host.once(mounts.read).of(number, name)
     if place is None:
         return None
-    return refusals.MOUNTED.say(name=name, place=place)
+    return refusals.MOUNTED.reason(name=name, place=place)
 
 
 def _mounted_on_demand(host: Snapshot, name: str) -> Reason | None:
     place = host.once(mounts.automatic).get(name)
     if place is None:
         return None
-    return host_refusals.AUTOMOUNT.say(name=name, place=place)
+    return host_refusals.AUTOMOUNT.reason(name=name, place=place)
 
 
 def _has_superblock(host: Snapshot, name: str) -> Reason | None:
     kind = host.once(mounts.superblocks).get(name)
     if kind is None or _mounted(host, name) is not None:
         return None
-    return host_refusals.SUPERBLOCK.say(name=name, kind=kind)
+    return host_refusals.SUPERBLOCK.reason(name=name, kind=kind)
 
 
 def _in_btrfs(host: Snapshot, name: str) -> Reason | None:
     uuid = host.once(mounts.btrfs_members).get(name)
     if uuid is None:
         return None
-    return host_refusals.IN_BTRFS.say(name=name, uuid=uuid)
+    return host_refusals.IN_BTRFS.reason(name=name, uuid=uuid)
 
 
 def _in_zpool(host: Snapshot, name: str) -> Reason | None:
@@ -57,12 +57,14 @@ def _in_zpool(host: Snapshot, name: str) -> Reason | None:
     if pool is None or (pool and pool not in pools):
         return None
     # A cache or a spare device does not name its pool.
-    return host_refusals.IN_ZPOOL.say(name=name, pool=pool or ', '.join(pools))
+    return host_refusals.IN_ZPOOL.reason(
+        name=name, pool=pool or ', '.join(pools)
+    )
 
 
 def _swap(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_swaps):
-        return refusals.SWAP.say(name=name)
+        return refusals.SWAP.reason(name=name)
     return None
 
 
@@ -74,7 +76,7 @@ def _swaps(host: Snapshot) -> frozenset[str]:
 
 def _journal(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_journals):
-        return host_refusals.JOURNAL.say(name=name)
+        return host_refusals.JOURNAL.reason(name=name)
     return None
 
 
@@ -91,7 +93,7 @@ def _held(host: Snapshot, name: str) -> Reason | None:
     if not upper:
         return None
     labels = ', '.join(map(_upper_label, upper))
-    return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=labels)
+    return refusals.PART_OF_BLOCK_DEVICE.reason(name=name, upper=labels)
 
 
 def _upper_label(name: str) -> str:
@@ -101,7 +103,7 @@ def _upper_label(name: str) -> str:
 
 def _in_bcache(host: Snapshot, name: str) -> Reason | None:
     if os.path.isdir(f'{host.paths[name]}/bcache'):
-        return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper='bcache')
+        return refusals.PART_OF_BLOCK_DEVICE.reason(name=name, upper='bcache')
     return None
 
 
@@ -109,7 +111,7 @@ def _backs(host: Snapshot, name: str) -> Reason | None:
     upper = host.once(_backed).get(name)
     if upper is None:
         return None
-    return refusals.PART_OF_BLOCK_DEVICE.say(name=name, upper=upper)
+    return refusals.PART_OF_BLOCK_DEVICE.reason(name=name, upper=upper)
 
 
 def _backed(host: Snapshot) -> dict[str, str]:
@@ -129,7 +131,7 @@ def _backed(host: Snapshot) -> dict[str, str]:
 
 def _served(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_by_rnbd):
-        return host_refusals.EXPORTED_BY_RNBD.say(name=name)
+        return host_refusals.EXPORTED_BY_RNBD.reason(name=name)
     return None
 
 
@@ -146,14 +148,14 @@ def _exported(host: Snapshot, name: str) -> Reason | None:
     subsystem = host.once(configfs.exported).get(name)
     if subsystem is None:
         return None
-    return refusals.EXPORTED_NAMESPACE.say(name=name, subsystem=subsystem)
+    return refusals.EXPORTED_NAMESPACE.reason(name=name, subsystem=subsystem)
 
 
 def _lun(host: Snapshot, name: str) -> Reason | None:
     store = host.once(configfs.backstores).get(name)
     if store is None:
         return None
-    return host_refusals.EXPORTED_LUN.say(name=name, store=store)
+    return host_refusals.EXPORTED_LUN.reason(name=name, store=store)
 
 
 SIGNS = (

@@ -40,7 +40,7 @@ _DRACUT_MOUNT = re.compile(r'\s--mount[=\s]\s*["\']?([^\s"\']+)')
 
 def _boots(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_boot_partitions):
-        return host_refusals.BOOT_PARTITION.say(name=name)
+        return host_refusals.BOOT_PARTITION.reason(name=name)
     return None
 
 
@@ -80,7 +80,7 @@ def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
     if function.base_class in _WITH_DISKS and (
         function.address in host.once(_boot_adapters)
     ):
-        return host_refusals.BOOT_ADAPTER.say()
+        return host_refusals.BOOT_ADAPTER.reason()
     return None
 
 
@@ -96,13 +96,13 @@ def shows_boot_disk(host: Snapshot) -> bool:
 def _hibernates(host: Snapshot, name: str) -> Reason | None:
     number = sysfs.read(f'{host.paths[name]}/dev')
     if number and number == sysfs.read(f'{sysfs.SYS}/power/resume'):
-        return host_refusals.HIBERNATION.say(name=name)
+        return host_refusals.HIBERNATION.reason(name=name)
     return None
 
 
 def _dumps(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_dump_targets):
-        return host_refusals.CRASH_DUMP.say(name=name)
+        return host_refusals.CRASH_DUMP.reason(name=name)
     return None
 
 

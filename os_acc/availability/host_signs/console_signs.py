@@ -48,7 +48,7 @@ def _boot_vga(host: Snapshot, function: pci.Function) -> Reason | None:
     if 'boot_vga' in function.entries and (
         _is_one(f'{function.path}/boot_vga')
     ):
-        return refusals.BOOT_DISPLAY.say()
+        return refusals.BOOT_DISPLAY.reason()
     return None
 
 
@@ -56,13 +56,13 @@ def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
     if 'boot_display' in function.entries and (
         _is_one(f'{function.path}/boot_display')
     ):
-        return service_refusals.BOOT_SCREEN.say()
+        return service_refusals.BOOT_SCREEN.reason()
     return host.once(_boot_cards).get(function.address)
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.BOOT_SCREEN.say())
+        (path, service_refusals.BOOT_SCREEN.reason())
         for _, path in sign.of_class('drm')
         if _is_one(f'{path}/boot_display')
     )
@@ -72,7 +72,7 @@ def _platform(host: Snapshot, function: pci.Function) -> Reason | None:
     for entry in function.entries:
         # Most entries are none, and there are many functions.
         if '-framebuffer.' in entry and _FIRMWARE.fullmatch(entry):
-            return service_refusals.FIRMWARE_SCREEN.say(name=entry)
+            return service_refusals.FIRMWARE_SCREEN.reason(name=entry)
     return None
 
 
@@ -92,7 +92,7 @@ def _regions(host: Snapshot) -> dict[str, Reason]:
         if name in _REGIONS:
             for _, owner in above:
                 if pci.is_address(owner):
-                    found[owner] = service_refusals.FIRMWARE_SCREEN.say(
+                    found[owner] = service_refusals.FIRMWARE_SCREEN.reason(
                         name=name
                     )
         above.append((depth, name))
@@ -115,7 +115,7 @@ def _console_screen(host: Snapshot) -> dict[str, Reason]:
     chosen = _MAP.findall(sysfs.read_long(f'{sysfs.PROC}/cmdline'))
     numbers = {int(each) for each in chosen[-1]} if chosen else {min(found)[0]}
     return sign.by_function(
-        (path, service_refusals.CONSOLE_SCREEN.say(name=name))
+        (path, service_refusals.CONSOLE_SCREEN.reason(name=name))
         for number, name, path in found
         if number in numbers
     )
@@ -141,7 +141,7 @@ def _connectors(host: Snapshot) -> dict[str, Reason]:
     drivers/gpu/drm/drm_sysfs.c.
     """
     return sign.by_function(
-        (path, service_refusals.SHOWS_PICTURE.say(name=name))
+        (path, service_refusals.SHOWS_PICTURE.reason(name=name))
         for name, path in sign.of_class('drm')
         if sysfs.read(f'{path}/enabled') == 'enabled'
     )
@@ -160,7 +160,7 @@ def _lines(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
         (
             sysfs.place(f'{tty}/{name}'),
-            service_refusals.CONSOLE_LINE.say(name=name),
+            service_refusals.CONSOLE_LINE.reason(name=name),
         )
         for name in sorted(names)
     )
@@ -185,7 +185,7 @@ def _keyboards(host: Snapshot) -> dict[str, Reason]:
                 name = values.get('N:', '')
                 yield (
                     values.get('S:', ''),
-                    service_refusals.KEYBOARD.say(name=name),
+                    service_refusals.KEYBOARD.reason(name=name),
                 )
 
     return sign.by_function(found())

@@ -34,7 +34,7 @@ def _has_mdev(host: Snapshot, function: pci.Function) -> Reason | None:
         return None
     for entry in sorted(function.entries):
         if _UUID.fullmatch(entry):
-            return refusals.HAS_MDEV.say(uuid=entry)
+            return refusals.HAS_MDEV.reason(uuid=entry)
     return None
 
 
@@ -46,12 +46,12 @@ def _has_vgpu(host: Snapshot, function: pci.Function) -> Reason | None:
     kind = None
     if 'nvidia' in function.entries:
         kind = sysfs.read_int(f'{function.path}/nvidia/current_vgpu_type')
-    return refusals.HAS_VGPU.say(number=kind) if kind else None
+    return refusals.HAS_VGPU.reason(number=kind) if kind else None
 
 
 def _has_vdpa(host: Snapshot, function: pci.Function) -> Reason | None:
     name = host.once(_vdpa_devices).get(function.address)
-    return None if name is None else host_refusals.HAS_VDPA.say(name=name)
+    return None if name is None else host_refusals.HAS_VDPA.reason(name=name)
 
 
 def _vdpa_devices(host: Snapshot) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _for_guest(host: Snapshot, function: pci.Function) -> Reason | None:
     for address in function.behind:
         found = pci.find(address)
         if found is not None and vfio.is_bound(found):
-            return host_refusals.BEHIND_IT.say(
+            return host_refusals.BEHIND_IT.reason(
                 address=address, driver=found.driver
             )
     return None
@@ -83,7 +83,9 @@ def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
         return None
     if found is None:
         return None
-    return refusals.EXPORTED_CONTROLLER.say(name=found[0], subsystem=found[1])
+    return refusals.EXPORTED_CONTROLLER.reason(
+        name=found[0], subsystem=found[1]
+    )
 
 
 def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
@@ -109,7 +111,7 @@ def _shares(host: Snapshot, function: pci.Function) -> Reason | None:
 
 def _shared(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, host_refusals.SHARED.say(tag=tag, place=place))
+        (path, host_refusals.SHARED.reason(tag=tag, place=place))
         for path, tag, place in mounts.shared(host)
     )
 
@@ -129,7 +131,7 @@ def _scsi_devices(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
         (
             sysfs.place(f'{directory}/{name}'),
-            host_refusals.EXPORTED_SCSI.say(name=name, store=store),
+            host_refusals.EXPORTED_SCSI.reason(name=name, store=store),
         )
         for name, store in configfs.scsi_devices().items()
     )

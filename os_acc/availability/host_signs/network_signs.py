@@ -28,20 +28,20 @@ def _in_another(host: Snapshot, name: str) -> Reason | None:
     master = sysfs.link(f'{host.interfaces[name]}/master')
     if master is None:
         return None
-    return refusals.IN_INTERFACE.say(name=name, master=master)
+    return refusals.IN_INTERFACE.reason(name=name, master=master)
 
 
 def _carries(host: Snapshot, name: str) -> Reason | None:
     for entry in sysfs.names(host.interfaces[name]):
         if entry.startswith('upper_'):
             upper = entry.removeprefix('upper_')
-            return refusals.CARRIES_INTERFACE.say(name=name, upper=upper)
+            return refusals.CARRIES_INTERFACE.reason(name=name, upper=upper)
     return None
 
 
 def _is_up(host: Snapshot, name: str) -> Reason | None:
     if int(network.read(name, 'flags') or '0', 0) & _IFF_UP:
-        return refusals.INTERFACE_UP.say(name=name)
+        return refusals.INTERFACE_UP.reason(name=name)
     return None
 
 
@@ -89,7 +89,7 @@ def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
         # cleanup_glue_dir() in drivers/base/core.c.
         shown = len(sysfs.names(path))
         if not shown or shown < sysfs.count_directories(path):
-            return service_refusals.INTERFACE_ELSEWHERE.say(
+            return service_refusals.INTERFACE_ELSEWHERE.reason(
                 what=_KINDS[kind], driver=function.driver
             )
     return None
@@ -120,7 +120,7 @@ def _below(path: str) -> Iterator[tuple[str, str]]:
 def _users(host: Snapshot) -> dict[str, Reason]:
     numbers = rdma.user_contexts()
     return sign.by_function(
-        (path, service_refusals.RDMA_USERS.say(name=name, number=number))
+        (path, service_refusals.RDMA_USERS.reason(name=name, number=number))
         for name, path in rdma.places().items()
         if (number := numbers.get(name))
     )

@@ -45,7 +45,7 @@ def _serves(
         ):
             raise
         return None
-    return None if port is None else host_refusals.SERVES.say(port=port)
+    return None if port is None else host_refusals.SERVES.reason(port=port)
 
 
 def _nvmet_ports(host: Snapshot) -> dict[str, str]:

@@ -45,7 +45,7 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
                     yield name, sysfs.place(f'{place}/{name}')
 
     return sign.by_function(
-        (path, service_refusals.MANAGEMENT.say(name=name))
+        (path, service_refusals.MANAGEMENT.reason(name=name))
         for name, path in found()
     )
 
@@ -65,7 +65,7 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
                 'show it'
                 yield (
                     path,
-                    service_refusals.WATCHDOG.say(name=name, state=text),
+                    service_refusals.WATCHDOG.reason(name=name, state=text),
                 )
 
     return sign.by_function(found())
@@ -73,7 +73,7 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
 
 def _tpms(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.TPM.say(name=name))
+        (path, service_refusals.TPM.reason(name=name))
         for name, path in sign.of_class('tpm')
     )
 
@@ -84,7 +84,7 @@ def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
         (
             sysfs.place(f'{directory}/{name}/device'),
-            service_refusals.BOOTS_FROM.say(name=name),
+            service_refusals.BOOTS_FROM.reason(name=name),
         )
         for name in sysfs.names(directory)
         if name.startswith('ethernet')
@@ -93,7 +93,7 @@ def _boot_cards(host: Snapshot) -> dict[str, Reason]:
 
 def _route(host: Snapshot, name: str) -> Reason | None:
     if name in host.once(_defaults):
-        return service_refusals.DEFAULT_ROUTE.say(name=name)
+        return service_refusals.DEFAULT_ROUTE.reason(name=name)
     return None
 
 
@@ -161,7 +161,7 @@ _WITHOUT_PSP = frozenset({'1022:1468', '1022:1537'})
 
 def _channels(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.DMA_CHANNEL.say(name=name))
+        (path, service_refusals.DMA_CHANNEL.reason(name=name))
         for name, path in sign.of_class('dma')
         if sysfs.read_int(f'{path}/in_use')
     )
@@ -179,7 +179,7 @@ def _crypto(host: Snapshot, function: pci.Function) -> Reason | None:
     for module in crypto_modules(function):
         if module in used:
             name, driver = used[module]
-            return service_refusals.CRYPTO.say(name=name, driver=driver)
+            return service_refusals.CRYPTO.reason(name=name, driver=driver)
     return None
 
 
@@ -237,7 +237,7 @@ def _algorithms(host: Snapshot) -> dict[str, tuple[str, str]]:
 def _cxl(host: Snapshot, function: pci.Function) -> Reason | None:
     name, number = host.once(endpoints).get(function.address, ('', None))
     if number:
-        return service_refusals.CXL_MEMORY.say(name=name, number=number)
+        return service_refusals.CXL_MEMORY.reason(name=name, number=number)
     return None
 
 
@@ -268,7 +268,7 @@ def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
         and sysfs.read(f'{sysfs.SYS}/module/kvm_amd/parameters/sev')
         in ('Y', '1')
     ):
-        return service_refusals.GUEST_PROTECTION.say()
+        return service_refusals.GUEST_PROTECTION.reason()
     return None
 
 

@@ -118,7 +118,7 @@ def _unreadable(err: OSError | ValueError, file: str) -> Reason:
     :param file: the file of the sign, if the error does not name one
     """
     if isinstance(err, OSError):
-        return host_refusals.UNREADABLE.say(
+        return host_refusals.UNREADABLE.reason(
             file=err.filename or file, error=err.strerror or err
         )
-    return host_refusals.UNREADABLE.say(file=file, error=err)
+    return host_refusals.UNREADABLE.reason(file=file, error=err)

@@ -24,7 +24,7 @@ def claims(
     """
     mode = conflict.EXCLUSIVE if share is None else conflict.shared(row.most)
     yield conflict.Claim(nodes.device_file(name), mode, row.van_uuid)
-    behind = known.files(name, row.numbers).along(row.noted)
+    behind = known.files(name, row.numbers).union(row.noted)
     for wwn in (*behind.namespaces, *behind.in_namespaces):
         namespace = nodes.namespace(wwn)
         yield conflict.Claim(namespace, conflict.SHARED, row.van_uuid)

@@ -97,7 +97,7 @@ class Key:
 #: By their names.
 KEYS = {
     'devices': Key(globs, list),
-    'with': Key(globs, list, 'along'),
+    'with': Key(globs, list, 'companion_files'),
     'shared': Key(shared, lambda value: value or True),
     'owner': Key(spec_values.account),
     'group': Key(spec_values.account),

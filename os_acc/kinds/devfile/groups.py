@@ -253,9 +253,13 @@ def place_of(path: str) -> file_place.Place | None:
 
 def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:
     """The accelerators of one entry, without regard to the others."""
-    along = {pattern: list(look.all([pattern])) for pattern in entry.along}
-    lacking = tuple(each for each, nodes in along.items() if not nodes)
-    beside = {node.number: node for nodes in along.values() for node in nodes}
+    companions = {
+        pattern: list(look.all([pattern])) for pattern in entry.companion_files
+    }
+    lacking = tuple(each for each, nodes in companions.items() if not nodes)
+    beside = {
+        node.number: node for nodes in companions.values() for node in nodes
+    }
     result = []
     for node in look.all(entry.devices):
         if node.number in beside:

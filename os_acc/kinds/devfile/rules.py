@@ -83,14 +83,14 @@ def not_cleaned(
     """
     if not wanted or not _is_shared(found):
         return None
-    reason = file_refusals.FILE_SHARED_NOT_CLEANED.say()
+    reason = file_refusals.FILE_SHARED_NOT_CLEANED.reason()
     return Obstacle.of(label(found), reason)
 
 
 def not_named(name: str) -> Obstacle:
     """The obstacle of an accelerator that no entry makes."""
     return Obstacle.of(
-        f'device file {name}', file_refusals.FILE_NOT_NAMED.say()
+        f'device file {name}', file_refusals.FILE_NOT_NAMED.reason()
     )
 
 
@@ -107,34 +107,34 @@ def _never(found: file_groups.Accelerator) -> Iterator[Reason]:
         if (why := file_host_use.never(node, place)) is not None:
             yield why
         elif node.number.kind == 'b':
-            yield file_refusals.FILE_BLOCK_ALONG.say(path=node.path)
+            yield file_refusals.FILE_BLOCK_ALONG.reason(path=node.path)
 
 
 def _not_offered(found: file_groups.Accelerator) -> Iterator[Reason]:
     if found.denied_by is not None:
-        yield file_refusals.FILE_DENIED.say(source=found.denied_by)
+        yield file_refusals.FILE_DENIED.reason(source=found.denied_by)
     if found.for_parts:
-        yield file_refusals.FILE_FOR_PARTS.say(parts=found.for_parts)
+        yield file_refusals.FILE_FOR_PARTS.reason(parts=found.for_parts)
     if found.against:
-        yield file_refusals.FILE_CONTRADICTION.say(
+        yield file_refusals.FILE_CONTRADICTION.reason(
             one=found.spec.source, others=', '.join(found.against)
         )
 
 
 def _unsuitable(found: file_groups.Accelerator) -> Iterator[Reason]:
     for pattern in found.lacking:
-        yield file_refusals.FILE_LACKS.say(pattern=pattern)
+        yield file_refusals.FILE_LACKS.reason(pattern=pattern)
     for kind, name in (
         ('user', found.spec.owner),
         ('group', found.spec.group),
     ):
         if name is not None and accounts.number_of(kind, name) is None:
-            yield file_refusals.FILE_NO_ACCOUNT.say(kind=kind, name=name)
+            yield file_refusals.FILE_NO_ACCOUNT.reason(kind=kind, name=name)
     if not found.spec.keeps_data and any(
         file_host_use.stores_data(node, file_place.of(node.number))
         for node in found.own
     ):
-        yield file_refusals.FILE_KEEPS_DATA.say()
+        yield file_refusals.FILE_KEEPS_DATA.reason()
 
 
 def _is_shared(found: file_groups.Accelerator) -> bool:
@@ -172,7 +172,7 @@ def _queues_taken(
         if (holder is None or holder.device is None) and (
             van := idxd_names.van_of(queue.label)
         ) is not None:
-            yield file_refusals.FILE_QUEUE.say(van=van)
+            yield file_refusals.FILE_QUEUE.reason(van=van)
 
 
 def _unhealthy(

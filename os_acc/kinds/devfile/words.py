@@ -17,20 +17,20 @@ def why(met: meeting.Meeting) -> reasons.Reason:
     """Say why device files cannot be given out. See claims.words."""
     where, relation, said = met.where, met.relation, met.said
     if where.shares:
-        return file_refusals.FILE_SHARES.say(
+        return file_refusals.FILE_SHARES.reason(
             number=where.shares, most=where.wanted.most
         )
     if where.node.kind in ('handle', 'device file'):
         alone = where.wanted != conflict.EXCLUSIVE
         return met.taken('it alone' if alone else None)
     if relation <= Relation.IN and not _is_beside(met):
-        return file_refusals.FILE_FUNCTION_TAKEN.say(**said)
+        return file_refusals.FILE_FUNCTION_TAKEN.reason(**said)
     if relation is Relation.NUMBER:
         return met.number()
     if relation is Relation.MEDIUM:
         if met.other.paths:
             said['what'] = met.other.paths[0]
-        return file_refusals.FILE_PART.say(**said)
+        return file_refusals.FILE_PART.reason(**said)
     return met.common()
 
 

@@ -81,9 +81,11 @@ class DRCDriver(driver.DriverBase):
             inventory.check(slot, slots.values(), None)
             _check_group(slot, slots, holders, None)
         except exception.DeviceBusy as err:
-            kind = availability.Kind.OPEN
+            category = availability.Category.OPEN
             obstacles.append(
-                availability.Obstacle(kind, f'slot {slot.address}', str(err))
+                availability.Obstacle(
+                    category, f'slot {slot.address}', str(err)
+                )
             )
         holder = next(iter(holders.on(slot.address)), None)
         return device_inventory.device(

@@ -116,7 +116,7 @@ def shortage(
         ),
     ):
         if lacks:
-            return idxd_refusals.NOT_ENOUGH.say(
+            return idxd_refusals.NOT_ENOUGH.reason(
                 wanted=wanted, present=present, device=device.name
             )
     return None
@@ -186,21 +186,21 @@ def _reasons(
                 **spec_entry.ids_of(function.address),
             }
         )
-        yield idxd_refusals.NOT_FOR_QUEUES.say(entry=entry)
+        yield idxd_refusals.NOT_FOR_QUEUES.reason(entry=entry)
     if device is None:
         driver = function.driver or 'no driver'
-        yield idxd_refusals.NO_IDXD.say(driver=driver)
+        yield idxd_refusals.NO_IDXD.reason(driver=driver)
         return
     yield from _unsuitable(device)
     if device.is_enabled and not (set_up_by_os_acc or _is_of_a_van(device)):
-        yield idxd_refusals.ENABLED_BY_OTHERS.say(device=device.name)
+        yield idxd_refusals.ENABLED_BY_OTHERS.reason(device=device.name)
     if device.is_enabled:
         return
     # Whoever made the file sets the device up, as after a reboot.
     yield from file_holders.values()
     others = [] if set_up_by_os_acc else list(idxd.configured(device))
     if others:
-        yield idxd_refusals.CONFIGURED_BY_OTHERS.say(
+        yield idxd_refusals.CONFIGURED_BY_OTHERS.reason(
             device=device.name, what=others[0]
         )
     reason = None if settings is None else shortage(device, settings)
@@ -218,11 +218,11 @@ def _is_of_a_van(device: idxd.Device) -> bool:
 def _unsuitable(device: idxd.Device) -> Iterator[reasons.Reason]:
     name = device.name
     if not device.configurable:
-        yield idxd_refusals.NOT_CONFIGURABLE.say(device=name)
+        yield idxd_refusals.NOT_CONFIGURABLE.reason(device=name)
     if not device.pasid_enabled:
-        yield idxd_refusals.NO_PASID.say(device=name)
+        yield idxd_refusals.NO_PASID.reason(device=name)
     if device.state not in (idxd.ENABLED, idxd.DISABLED):
-        yield idxd_refusals.HALTED.say(device=name, state=device.state)
+        yield idxd_refusals.HALTED.reason(device=name, state=device.state)
 
 
 def queue_obstacles(
@@ -247,7 +247,7 @@ def queue_obstacles(
     elif queue is None or number not in known:
         yield availability.Obstacle.of(
             about,
-            idxd_refusals.NO_QUEUE.say(
+            idxd_refusals.NO_QUEUE.reason(
                 device=device.name, number=number, count=len(known)
             ),
         )
@@ -255,12 +255,12 @@ def queue_obstacles(
         return
     elif (van := idxd_names.van_of(queue.label)) is not None:
         yield availability.Obstacle.of(
-            about, idxd_refusals.QUEUE_GIVEN.say(van=van)
+            about, idxd_refusals.QUEUE_GIVEN.reason(van=van)
         )
     elif not queue.is_idle:
         state = 'enabled' if queue.is_enabled else 'disabled'
         what = f'{state}, type {queue.kind}, name {queue.label!r}'
         yield availability.Obstacle.of(
             about,
-            idxd_refusals.QUEUE_OF_OTHERS.say(queue=queue.name, what=what),
+            idxd_refusals.QUEUE_OF_OTHERS.reason(queue=queue.name, what=what),
         )

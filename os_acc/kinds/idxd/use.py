@@ -23,6 +23,6 @@ def use_of(function: pci.Function) -> reasons.Reason | None:
     enabled = [queue.name for queue in device.queues if queue.is_enabled]
     if not enabled and not device.is_enabled:
         return None
-    return idxd_refusals.QUEUES_IN_USE.say(
+    return idxd_refusals.QUEUES_IN_USE.reason(
         device=device.name, queues=', '.join(enabled) or 'none is enabled'
     )

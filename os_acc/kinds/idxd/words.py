@@ -22,7 +22,7 @@ def why(met: meeting.Meeting) -> reasons.Reason:
         return met.number()
     queue = idxd_names.of_file(vans.file_in(other.handle) or '')
     if queue is not None:
-        return idxd_refusals.FILE_GIVEN.say(
+        return idxd_refusals.FILE_GIVEN.reason(
             who=f'instance {met.said["instance"]} (VAN {other.van_uuid})',
             number=queue[1],
         )

@@ -35,6 +35,6 @@ def claims(
     yield from nodes.of_chip(known, address, instance, whole=True)
     for each in row.numbers:
         yield conflict.Claim(nodes.number(each), conflict.EXCLUSIVE, name)
-    behind = known.files(name, row.numbers).along(row.noted)
+    behind = known.files(name, row.numbers).union(row.noted)
     for each in behind.places:
         yield conflict.Claim(nodes.place(each), conflict.EXCLUSIVE, name)

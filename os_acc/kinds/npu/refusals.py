@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-from os_acc.refusals.reasons import Kind
+from os_acc.refusals.reasons import Category
 from os_acc.refusals.reasons import Refusal
 
 NOT_FOR_NPU = Refusal(
-    Kind.NOT_OFFERED,
+    Category.NOT_OFFERED,
     '[os_acc] device_spec does not offer its device file as an NPU: {remedy}',
     'No entry with npu names it, or another entry names it first.',
     'add an entry such as {entry}, before any other one that names it',
 )
 NPU_NO_PCI = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     '{device} is not a PCI function, and os-acc resets an NPU between two '
     'tenants by binding its PCI function again: {remedy}',
     'Its entry has npu. The device is part of the processor, such as the NPU '
@@ -23,13 +23,13 @@ NPU_NO_PCI = Refusal(
     '"devices": "{path}"',
 )
 NPU_VF = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'it is a VF of {pf}, and os-acc assigns NPUs as whole devices: {remedy}',
     'Its entry has npu.',
     'offer the VF without npu, for VFIO',
 )
 NPU_NO_DRIVER = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'it is bound to {driver}, which creates no file below /dev/accel: '
     '{remedy}',
     'Its entry has npu. The module is not loaded, the function is not an NPU, '
@@ -38,7 +38,7 @@ NPU_NO_DRIVER = Refusal(
     'check the kernel log for its errors',
 )
 NPU_NO_ACCOUNT = Refusal(
-    Kind.UNSUITABLE,
+    Category.UNSUITABLE,
     'the {kind} {name} of its entry of device_spec does not exist on this '
     'host',
     'owner or group of npu does not exist.',

@@ -52,7 +52,7 @@ def nothing_of(
         return
     for each in npu_facts.others():
         if spec.matches_parent(each.device):
-            reason = npu_refusals.NPU_NO_PCI.say(
+            reason = npu_refusals.NPU_NO_PCI.reason(
                 device=each.device, path=each.path
             )
             yield Obstacle.of(f'NPU {each.device}', reason)
@@ -93,22 +93,22 @@ def _not_offered(address: str) -> reasons.Reason:
         'address': address,
         **spec_entry.ids_of(address),
     }
-    return npu_refusals.NOT_FOR_NPU.say(entry=spec_entry.line(entry))
+    return npu_refusals.NOT_FOR_NPU.reason(entry=spec_entry.line(entry))
 
 
 def _unsuitable(
     function: pci.Function, settings: npu_entry.Npu | None
 ) -> Iterator[reasons.Reason]:
     if function.is_vf:
-        yield npu_refusals.NPU_VF.say(pf=function.parent)
+        yield npu_refusals.NPU_VF.reason(pf=function.parent)
     if function.is_pf and (number := sriov.count(function.address)):
-        yield refusals.HAS_VFS.say(number=number)
+        yield refusals.HAS_VFS.reason(number=number)
     if function.driver is None or not npu_facts.files_of(function.address):
         driver = function.driver or 'no driver'
-        yield npu_refusals.NPU_NO_DRIVER.say(driver=driver)
+        yield npu_refusals.NPU_NO_DRIVER.reason(driver=driver)
     for kind, name in (
         ('user', settings.owner if settings else None),
         ('group', settings.group if settings else None),
     ):
         if name is not None and accounts.number_of(kind, name) is None:
-            yield npu_refusals.NPU_NO_ACCOUNT.say(kind=kind, name=name)
+            yield npu_refusals.NPU_NO_ACCOUNT.reason(kind=kind, name=name)

@@ -59,7 +59,7 @@ def _reasons(
     has: bool,
 ) -> Iterator[Reason]:
     if spec is None and not has:
-        yield nvme_of_refusals.NOT_NAMED.say()
+        yield nvme_of_refusals.NOT_NAMED.reason()
     for each in holders.in_the_way(f'block/{wwn}', wwn):
         yield each.reason
     if not has and (why := holders.unhealthy.of_device(wwn)) is not None:

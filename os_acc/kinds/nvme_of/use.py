@@ -20,7 +20,7 @@ from os_acc.kinds.nvme_of import refusals as nvme_of_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 
-Kind = availability.Kind
+Category = availability.Category
 Obstacle = availability.Obstacle
 Reason = reasons.Reason
 
@@ -52,18 +52,18 @@ def _on_host(
     for block in found:
         for each in block.controllers():
             if each.is_local:
-                yield nvme_of_refusals.LOCAL.say(
+                yield nvme_of_refusals.LOCAL.reason(
                     name=block.name,
                     controller=each.name,
                     transport=each.transport or 'unknown transport',
                 )
             elif target is not None and each.nqn != target.nqn:
-                yield nvme_of_refusals.OTHER_TARGET.say(
+                yield nvme_of_refusals.OTHER_TARGET.reason(
                     name=block.name, nqn=each.nqn
                 )
     if len(found) > 1:
         names = ', '.join(block.name for block in found)
-        yield nvme_of_refusals.TWICE.say(names=names)
+        yield nvme_of_refusals.TWICE.reason(names=names)
     for block in found:
         snapshot = snapshot or host_use.Snapshot.read()
         for name in parts(block, snapshot):
@@ -116,7 +116,7 @@ def users_of(
     return [
         *open_files.users_of(there),
         *(
-            refusals.OPEN_EXCLUSIVELY.say(name=name).text
+            refusals.OPEN_EXCLUSIVELY.reason(name=name).text
             for name in open_files.exclusively_used(names)
         ),
     ]

@@ -24,5 +24,5 @@ def why(met: meeting.Meeting) -> reasons.Reason:
     if met.relation in texts:
         return met.taken(texts[met.relation])
     if met.relation is Relation.IN:
-        return report_refusals.PF_TAKEN.say(holder=met.taken('it').text)
+        return report_refusals.PF_TAKEN.reason(holder=met.taken('it').text)
     return met.common()

@@ -34,12 +34,12 @@ def vgpu_obstacles(
     """
     address, device = vf.address, f'VF {vf.address}'
     if not spec_parts.offers_vgpus(spec):
-        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.say())
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.reason())
         return
     card = card or vgpu_cards.Card.read(pci.get(vf.parent))
     now = card.current.get(address)
     if now is None:
-        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.say())
+        yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.reason())
         return
     # A Holders without VANs is falsy, but still knows what has failed.
     holders = vans.Vans() if holders is None else holders
@@ -52,12 +52,12 @@ def vgpu_obstacles(
     wanted = spec.vgpu_type
     if now != vgpu.NONE:
         if wanted is not None and card.number_of(wanted) != now:
-            reason = vgpu_refusals.OTHER_VGPU_TYPE.say(
+            reason = vgpu_refusals.OTHER_VGPU_TYPE.reason(
                 present=vgpu_cards.label(now), wanted=wanted
             )
             yield Obstacle.of(device, reason)
     elif wanted is None:
-        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.say())
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPE_UNSET.reason())
     else:
         yield from _vgpu_capacity(address, wanted, spec.max_instances, card)
 
@@ -69,7 +69,9 @@ def _vgpu_capacity(
     number = card.number_of(wanted)
     if number is None or number not in card.possible[address]:
         types = vgpu_cards.types_text(address)
-        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPES.say(types=types))
+        yield Obstacle.of(device, vgpu_refusals.VGPU_TYPES.reason(types=types))
     elif not card.left(number, limit):
         places = card.places(number, limit)
-        yield Obstacle.of(device, vgpu_refusals.VGPUS_FULL.say(places=places))
+        yield Obstacle.of(
+            device, vgpu_refusals.VGPUS_FULL.reason(places=places)
+        )

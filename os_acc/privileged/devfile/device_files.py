@@ -139,7 +139,10 @@ def give_back(
     """
     note = _note(name, share)
     notes.check_noted(notes.FILE, note)
-    closed = [*_files(files), *(() if share else file_owners.given(name))]
+    closed = [
+        *_files(files),
+        *(() if share else file_owners.changed_files(name)),
+    ]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
 

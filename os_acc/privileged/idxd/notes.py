@@ -139,7 +139,7 @@ def files_given(function: pci.Function) -> dict[int, reasons.Reason]:
     for kind, name in notes.of_device(function.address):
         queue = idxd_names.of_file(file_place.without_share(name))
         if kind == notes.FILE and queue is not None:
-            found[queue[1]] = idxd_refusals.FILE_GIVEN.say(
+            found[queue[1]] = idxd_refusals.FILE_GIVEN.reason(
                 who='a VAN', number=queue[1]
             )
     return found
@@ -258,7 +258,7 @@ def users(name: str, van: str) -> list[str]:
     found = open_files.users_of(files, places=places)
     if not found and is_mine and now and queue and queue.clients > 0:
         # It is mapped, or its process is being killed.
-        found = [refusals.STILL_OPEN.say(path=now.path).text]
+        found = [refusals.STILL_OPEN.reason(path=now.path).text]
     return found
 
 

@@ -64,7 +64,7 @@ def bind(address: str, driver: str, seconds: float) -> None:
     if group is None:
         raise exception.DeviceError(
             device=f'PCI function {address}',
-            reason=refusals.NO_IOMMU_GROUP.say().text,
+            reason=refusals.NO_IOMMU_GROUP.reason().text,
         )
     left = max(end - time.monotonic(), 0.0)
     if vfio.has_groups():

@@ -285,11 +285,11 @@ def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
 
 @context.entry
 def set_vgpu_type(
-    address: str, number: int, seconds: float, given: bool = True
+    address: str, number: int, seconds: float, for_van: bool = True
 ) -> None:
     """Set the vGPU type of a VF.
 
-    :param given: False: ahead of time, for no VAN
+    :param for_van: False: ahead of time, for no VAN
     :raises DeviceBusy: if the VF has another type
     :raises DeviceNotFound: if device_spec does not offer the VF for this type
     """
@@ -305,7 +305,7 @@ def set_vgpu_type(
                 raise exception.DeviceBusy(
                     device=f'VF {address}', reason=f'it has vGPU type {now}'
                 )
-            if given:
+            if for_van:
                 function_notes.note_vgpu(function, number)
             if now == vgpu.NONE:
                 records.vgpus.write(address, records.Vgpu(number))

@@ -190,7 +190,9 @@ def _users(address: str, name: str, instance_uuid: str) -> list[str]:
     if function is not None:
         there = {each.number for each in npu_facts.files_of(address)}
         found = device_users.find(function, instance_uuid, False)
-    given = [e for e in file_owners.given(name) if e.number not in there]
+    given = [
+        e for e in file_owners.changed_files(name) if e.number not in there
+    ]
     return found + (open_files.users_of(given) if given else [])
 
 

@@ -145,7 +145,7 @@ class _Drive:
         drive = f'{self._data.model} {self._data.serial}'
         return function.Unsupported(
             device=self._device,
-            reason=refusal.say(drive=drive, **values).text,
+            reason=refusal.reason(drive=drive, **values).text,
         )
 
     def _is_alone(self) -> bool:

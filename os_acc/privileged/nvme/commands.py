@@ -176,18 +176,6 @@ def read(nsid: int, block: int, number: int) -> Command:
     )
 
 
-def write(nsid: int, block: int, number: int) -> Command:
-    """Write blocks: for tests. NVM 3.2.6."""
-    return Command(
-        f'Write of block {block} of namespace {nsid}',
-        WRITE,
-        nsid,
-        block & 0xFFFFFFFF,
-        block >> 32,
-        number - 1,
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class ControllerData:
     """Identify Controller: Base 5.17.2.1.

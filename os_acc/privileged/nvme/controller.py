@@ -326,7 +326,7 @@ class Controller:
 
     def _unsupported(self, refusal: reasons.Refusal) -> function.Unsupported:
         return function.Unsupported(
-            device=self._device, reason=refusal.say().text
+            device=self._device, reason=refusal.reason().text
         )
 
     def _error(self, reason: str) -> exception.DeviceError:

@@ -132,7 +132,7 @@ def opened(address: str) -> Iterator[Access]:
     if group_name is None or not os.path.exists(vfio.node(group_name)):
         raise Unsupported(
             device=device,
-            reason=nvme_refusals.NO_GROUP_FILE.say().text,
+            reason=nvme_refusals.NO_GROUP_FILE.reason().text,
         )
     with contextlib.ExitStack() as stack:
         try:
@@ -163,12 +163,14 @@ def _open(
     if not struct.unpack('<II', status)[1] & _VIABLE:
         raise Unsupported(
             device=device,
-            reason=nvme_refusals.GROUP_NOT_VIABLE.say(group=group_name).text,
+            reason=nvme_refusals.GROUP_NOT_VIABLE.reason(
+                group=group_name
+            ).text,
         )
     fcntl.ioctl(group, _GROUP_SET_CONTAINER, struct.pack('i', container))
     if not fcntl.ioctl(container, _CHECK_EXTENSION, _TYPE1):
         raise Unsupported(
-            device=device, reason=nvme_refusals.NOT_TYPE_1.say().text
+            device=device, reason=nvme_refusals.NOT_TYPE_1.reason().text
         )
     fcntl.ioctl(container, _SET_IOMMU, _TYPE1)
     iova = _map(container, memory)

@@ -168,7 +168,7 @@ def _target(
         return note.target
     raise exception.DeviceNotFound(
         wanted=namespace_use.label(wwn),
-        reason=nvme_of_refusals.NOT_NAMED.say().text,
+        reason=nvme_of_refusals.NOT_NAMED.reason().text,
     )
 
 
@@ -185,7 +185,7 @@ def _check_owner(
 
 
 def _owner(note: nvme_of_notes.Note) -> str:
-    reason = nvme_of_refusals.GIVEN.say(instance=note.instance).text
+    reason = nvme_of_refusals.GIVEN.reason(instance=note.instance).text
     if note.holder is not None:
         reason += f' (VAN {note.holder.van} of the journal '
         reason += f'{note.holder.path})'
@@ -260,7 +260,7 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
 
     snapshot = host_use.Snapshot.read()
     for obstacle in namespace_use.on_host(wwn, None, snapshot):
-        if obstacle.kind is namespace_use.Kind.HOST_USE:
+        if obstacle.category is namespace_use.Category.HOST_USE:
             raise obstacle.error()
     device_users.until_closed(
         namespace_use.label(wwn), users, seconds, operator.itemgetter(0)

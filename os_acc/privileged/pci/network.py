@@ -100,7 +100,7 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
 @context.entry
 @notes.undoes_own(returns=list[str]())
 def restore_port(
-    address: str, ours: Mapping[str, Any], seconds: float
+    address: str, changed: Mapping[str, Any], seconds: float
 ) -> list[str]:
     """Restore what was set for a VF before set_port().
 
@@ -108,7 +108,7 @@ def restore_port(
     Nothing else is changed. A value that set_port() has not set was set by
     somebody else, and stays. device_spec need not offer the VF any more.
 
-    :param ours: what the caller knows that set_port() has changed. If there
+    :param changed: what the caller knows that set_port() has changed. If there
         is no record, this is only looked for, to say what the VF keeps
     :param seconds: for the whole operation
     :returns: a clause for each setting that is not restored
@@ -119,12 +119,12 @@ def restore_port(
     :raises Timeout: if it takes too long
     """
     function = arguments.there(address)
-    ours = _checked('ours', ours)
+    changed = _checked('changed', changed)
     seconds = arguments.seconds(seconds)
 
     def act() -> list[str]:
         with function_notes.locked(function, seconds / 2):
-            return _restore(pci.get(address), ours, seconds / 2)
+            return _restore(pci.get(address), changed, seconds / 2)
 
     return waiting.at_most(
         act, seconds, f'the port of VF {address} to be restored'
@@ -264,7 +264,7 @@ def _known(function: pci.Function) -> records.Port | None:
 
 
 def _restore(
-    function: pci.Function, ours: dict[str, Any], seconds: float
+    function: pci.Function, changed: dict[str, Any], seconds: float
 ) -> list[str]:
     known = _known(function)
     if known is not None:
@@ -274,7 +274,7 @@ def _restore(
     if known is None:
         return [
             f'{name} is {value}, and os-acc has no record that it has set it'
-            for name, value in ours.items()
+            for name, value in changed.items()
             if now[name] == value
         ]
     left = []

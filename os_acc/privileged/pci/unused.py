@@ -22,7 +22,7 @@ from os_acc.privileged import offers
 from os_acc.spec import device_spec
 
 # The reasons that somebody other than the host itself uses a function.
-_USED = (availability.Kind.HAS_VFS, availability.Kind.OPEN)
+_USED = (availability.Category.HAS_VFS, availability.Category.OPEN)
 
 
 def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
@@ -48,9 +48,9 @@ def check(function: pci.Function, instance_uuid: str, shares: bool) -> None:
         held=True,
         users=lambda: device_users.find(function, instance_uuid, shares),
     ):
-        if stores or obstacle.kind is availability.Kind.HOST_USE:
+        if stores or obstacle.category is availability.Category.HOST_USE:
             raise obstacle.error()
-        if obstacle.kind in _USED:
+        if obstacle.category in _USED:
             raise exception.DeviceInUseByHost(
                 device=obstacle.device, by=obstacle.text
             )

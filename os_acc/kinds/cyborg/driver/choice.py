@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
+from os_acc import reserved
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
@@ -22,35 +23,39 @@ from os_acc.programming import pending
 
 
 def ranked(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     devices: Sequence[cyborg_listing.Found],
     request: objects.AcceleratorRequest,
 ) -> list[cyborg_listing.Found]:
     """Sort devices: those with the function first, those in use last."""
     pools = driver.journal.pools()
+    reservations = reserved.read(driver.journal)
     return sorted(
-        devices, key=lambda found: rank(driver, found, request, pools)
+        devices,
+        key=lambda found: rank(driver, found, request, pools, reservations),
     )
 
 
 def rank(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     found: cyborg_listing.Found,
     request: objects.AcceleratorRequest,
     pools: Iterable[dict[str, Any]] | None = None,
+    reservations: Iterable[reserved.Reserved] | None = None,
 ) -> int:
     """How well a device suits a request. See DriverBase.rank.
 
-    :param pools: as programming.Slot.rank()
+    :param pools: as programming.Slot.rank(), as reservations
     """
     if not found.programmable:
         return 0
     slot = cyborg_program.slot_as_found(driver, found)
-    return slot.rank(programming.Wanted.by(request), pools)
+    wanted = programming.Wanted.of_request(request)
+    return slot.rank(wanted, pools, reservations)
 
 
 def changes(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     found: cyborg_listing.Found,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
@@ -67,7 +72,9 @@ def changes(
 
 
 def free_handles(
-    driver: driver.DriverBase, found: cyborg_listing.Found, van: objects.VAN
+    driver: driver_base.DriverBase,
+    found: cyborg_listing.Found,
+    van: objects.VAN,
 ) -> list[objects.AttachHandle]:
     """List the handles of a device that no VAN has. The lock is held."""
     taken, mdevs = _taken(driver)
@@ -86,7 +93,7 @@ def free_handles(
 
 
 def check_siblings(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     found: cyborg_listing.Found,
     handle: objects.AttachHandle,
@@ -134,7 +141,7 @@ def siblings(
 
 
 def _taken(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
 ) -> tuple[frozenset[str], collections.Counter[str]]:
     """List the handles that VANs have, and count the mdevs by parent."""
     taken, mdevs = set(), collections.Counter[str]()

@@ -100,7 +100,9 @@ class CyborgDriver(driver.DriverBase):
                     'refused',
                 )
                 continue
-            places = [each.address for each in found if each.by == name]
+            places = [
+                each.address for each in found if each.cyborg_driver == name
+            ]
             yield finding.Finding(
                 subject, finding.OK, ', '.join(places) or 'no device'
             )

@@ -40,7 +40,7 @@ class Found:
         several deployables, it is the first handle of this one
     :ivar parent: the PCI function of its control path: the one that is
         programmed, and the parent of its mediated devices
-    :ivar by: the name of Cyborg's driver
+    :ivar cyborg_driver: the name of Cyborg's driver
     :ivar controlpath_id: the argument for the driver's program()
     :ivar programmable: whether the driver can program it
     :ivar handles: its PCIHandles and TestHandles
@@ -52,7 +52,7 @@ class Found:
 
     address: str
     parent: str
-    by: str
+    cyborg_driver: str
     controlpath_id: Mapping[str, Any]
     vendor_id: str
     product_id: str
@@ -148,46 +148,52 @@ def _once(devices: list[Found]) -> Iterator[Found]:
 
 
 def _read(device: dict[str, Any]) -> list[Found]:
-    by = device['driver']
+    cyborg_driver = device['driver']
     if device['cpid_type'] != PCI:
-        _refuse(by, 'cpid_type', device['cpid_type'], "'PCI'")
-    cpid_info = _json(by, 'cpid_info', device['cpid_info'])
-    parent = _address(by, 'cpid_info', cpid_info)
+        _refuse(cyborg_driver, 'cpid_type', device['cpid_type'], "'PCI'")
+    cpid_info = _json(cyborg_driver, 'cpid_info', device['cpid_info'])
+    parent = _address(cyborg_driver, 'cpid_info', cpid_info)
     controlpath_id = {
         'cpid_type': device['cpid_type'],
         'cpid_info': {key: cpid_info[key] for key in _KEYS},
     }
-    board = _json(by, 'std_board_info', device['board'] or '{}')
+    board = _json(cyborg_driver, 'std_board_info', device['board'] or '{}')
     product = board.get('product_id') or board.get('device_id')
     deployables: list[dict[str, Any]] = device['deployables']
     by_address: dict[str, list[dict[str, Any]]] = {}
     for each in deployables:
         whole = device['programmable'] or len(deployables) == 1
-        address = parent if whole else _place(by, each, parent)
+        address = parent if whole else _place(cyborg_driver, each, parent)
         by_address.setdefault(address, []).append(each)
     return [
         Found(
             address=address,
             parent=parent,
-            by=by,
+            cyborg_driver=cyborg_driver,
             controlpath_id=controlpath_id,
             vendor_id=_id(device['vendor']),
             product_id=_id(product),
             programmable=device['programmable'],
-            **_contents(by, parts),
+            **_contents(cyborg_driver, parts),
         )
         for address, parts in (by_address or {parent: []}).items()
     ]
 
 
-def _place(by: str, deployable: dict[str, Any], parent: str) -> str:
+def _place(cyborg_driver: str, deployable: dict[str, Any], parent: str) -> str:
     """The address of a deployable: that of its first handle."""
     for _, text in deployable['handles']:
-        return _address(by, 'attach_info', _json(by, 'attach_info', text))
+        return _address(
+            cyborg_driver,
+            'attach_info',
+            _json(cyborg_driver, 'attach_info', text),
+        )
     return parent
 
 
-def _contents(by: str, deployables: list[dict[str, Any]]) -> dict[str, Any]:
+def _contents(
+    cyborg_driver: str, deployables: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Read what deployables offer: the rest of the fields of Found."""
     attributes = [
         (key, value)
@@ -202,7 +208,7 @@ def _contents(by: str, deployables: list[dict[str, Any]]) -> dict[str, Any]:
     accelerators: list[tuple[objects.AttachHandle, ...]] = []
     mdevs: collections.Counter[str] = collections.Counter()
     for each in deployables:
-        handles, types = _handles(by, each)
+        handles, types = _handles(cyborg_driver, each)
         accelerators += _grouped(handles, each['accelerators'])
         mdevs.update(types)
     return {
@@ -232,13 +238,13 @@ def _grouped(
 
 
 def _handles(
-    by: str, deployable: dict[str, Any]
+    cyborg_driver: str, deployable: dict[str, Any]
 ) -> tuple[list[objects.AttachHandle], collections.Counter[str]]:
     handles: list[objects.AttachHandle] = []
     mdevs: collections.Counter[str] = collections.Counter()
     for kind, text in deployable['handles']:
-        info = _json(by, 'attach_info', text)
-        address = _address(by, 'attach_info', info)
+        info = _json(cyborg_driver, 'attach_info', text)
+        address = _address(cyborg_driver, 'attach_info', info)
         if kind == PCI:
             handles.append(
                 objects.PCIHandle(
@@ -251,24 +257,34 @@ def _handles(
         elif kind == MDEV:
             name = info.get('asked_type')
             if not isinstance(name, str):
-                _refuse(by, 'attach_info.asked_type', name, 'an mdev type')
+                _refuse(
+                    cyborg_driver,
+                    'attach_info.asked_type',
+                    name,
+                    'an mdev type',
+                )
             mdevs[name] += 1
         else:
-            _refuse(by, 'attach_type', kind, f'{PCI}, {MDEV} or {TEST_PCI}')
+            _refuse(
+                cyborg_driver,
+                'attach_type',
+                kind,
+                f'{PCI}, {MDEV} or {TEST_PCI}',
+            )
     return handles, mdevs
 
 
-def _json(by: str, field: str, text: Any) -> dict[str, Any]:
+def _json(cyborg_driver: str, field: str, text: Any) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (TypeError, ValueError):
         value = None
     if not isinstance(value, dict):
-        _refuse(by, field, text, 'a JSON object')
+        _refuse(cyborg_driver, field, text, 'a JSON object')
     return value
 
 
-def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
+def _address(cyborg_driver: str, field: str, info: Mapping[str, Any]) -> str:
     """Make a PCI address from its parts, hex numbers without a prefix."""
     try:
         domain, bus, slot, function = (int(info[key], 16) for key in _KEYS)
@@ -276,7 +292,9 @@ def _address(by: str, field: str, info: Mapping[str, Any]) -> str:
             address=pci_address.join(domain, bus, slot, function)
         )
     except (KeyError, TypeError, ValueError):
-        _refuse(by, field, info, f'the parts of a PCI address: {_KEYS}')
+        _refuse(
+            cyborg_driver, field, info, f'the parts of a PCI address: {_KEYS}'
+        )
     address: str = made.address
     return address
 
@@ -290,9 +308,11 @@ def _id(value: Any) -> str:
     return f'{number:04x}' if 0 <= number <= 0xFFFF else ''
 
 
-def _refuse(by: str, field: str, value: Any, expected: str) -> NoReturn:
+def _refuse(
+    cyborg_driver: str, field: str, value: Any, expected: str
+) -> NoReturn:
     raise exception.InvalidRequest(
-        subject=f"what Cyborg's {by} discovers",
+        subject=f"what Cyborg's {cyborg_driver} discovers",
         field=field,
         value=value,
         expected=expected,

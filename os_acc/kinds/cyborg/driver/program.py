@@ -8,7 +8,7 @@ import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc import programming
@@ -119,7 +119,7 @@ def _program(
             'program',
             source.config.program_timeout,
             f'program {address} with {image_path}',
-            driver=found.by,
+            driver=found.cyborg_driver,
             controlpath_id=found.controlpath_id,
             image=image_path,
         )
@@ -130,11 +130,11 @@ def _program(
     if not done:
         raise exception.DeviceError(
             device=address,
-            reason=f"program() of Cyborg's {found.by} with {image_path} "
-            'returned False, which means that it failed',
+            reason=f"program() of Cyborg's {found.cyborg_driver} with "
+            f'{image_path} returned False, which means that it failed',
         )
     _verify(source, found, function_id)
-    return found.by
+    return found.cyborg_driver
 
 
 def _verify(
@@ -148,14 +148,17 @@ def _verify(
     """
     there, errors = source.discover()
     for now in there:
-        if (now.address, now.by) == (before.address, before.by):
+        if (now.address, now.cyborg_driver) == (
+            before.address,
+            before.cyborg_driver,
+        ):
             break
     else:
-        reason = errors.get(before.by, 'it is gone')
+        reason = errors.get(before.cyborg_driver, 'it is gone')
         raise exception.DeviceError(
             device=before.address,
-            reason=f"Cyborg's {before.by} does not find it any more after "
-            f'programming: {reason}',
+            reason=f"Cyborg's {before.cyborg_driver} does not find it any "
+            f'more after programming: {reason}',
         )
     if function_id is None or now.has_function(function_id):
         return
@@ -169,7 +172,7 @@ def _verify(
         "%s: Cyborg's %s reports that it programmed function %s, but does "
         'not report which function the device has',
         now.address,
-        now.by,
+        now.cyborg_driver,
         function_id,
     )
 
@@ -186,7 +189,7 @@ class _AsFound(programming.Programmer):
 
 
 def slot_of(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     source: cyborg_source.Source,
     found: cyborg_listing.Found,
 ) -> programming.Slot:
@@ -195,14 +198,14 @@ def slot_of(
 
 
 def slot_as_found(
-    driver: driver.DriverBase, found: cyborg_listing.Found
+    driver: driver_base.DriverBase, found: cyborg_listing.Found
 ) -> programming.Slot:
     """Make a slot that only shows a device, as it was when it was found."""
     return _slot(driver, found, _AsFound(found))
 
 
 def _slot(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     found: cyborg_listing.Found,
     programmer: programming.Programmer,
 ) -> programming.Slot:
@@ -226,7 +229,7 @@ def _slot(
 
 
 def put_function(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     source: cyborg_source.Source,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
@@ -258,11 +261,14 @@ def check_programmable(found: cyborg_listing.Found) -> None:
     """:raises DeviceError: if Cyborg's driver cannot program the device"""
     reason = None
     if not found.programmable:
-        reason = f"Cyborg's {found.by} cannot program it"
-    elif found.by == _NO_DOMAIN and not found.address.startswith('0000:'):
+        reason = f"Cyborg's {found.cyborg_driver} cannot program it"
+    elif found.cyborg_driver == _NO_DOMAIN and not found.address.startswith(
+        '0000:'
+    ):
         reason = (
-            f"Cyborg's {found.by} does not pass the PCI domain to fpgaconf, "
-            'which could then program another device, in domain 0000'
+            f"Cyborg's {found.cyborg_driver} does not pass the PCI domain to "
+            'fpgaconf, which could then program another device, in domain '
+            '0000'
         )
     if reason is not None:
         raise exception.DeviceError(device=found.address, reason=reason)

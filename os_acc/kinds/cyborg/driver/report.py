@@ -134,7 +134,7 @@ def _obstacles(
     if function is None:
         yield availability.Obstacle.of(
             f'PCI function {handle.address}',
-            report_refusals.NO_SUCH_FUNCTION.say(),
+            report_refusals.NO_SUCH_FUNCTION.reason(),
         )
         return
     yield from availability.obstacles(

@@ -12,7 +12,7 @@ import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
@@ -34,7 +34,10 @@ CONF = cfg.CONF
 
 
 def claim(
-    driver: driver.DriverBase, van: objects.VAN, name: str, share: str | None
+    driver: driver_base.DriverBase,
+    van: objects.VAN,
+    name: str,
+    share: str | None,
 ) -> None:
     """Give an accelerator that a request names to a VAN.
 
@@ -48,7 +51,7 @@ def claim(
     _claim(driver, van, found, share)
 
 
-def claim_again(driver: driver.DriverBase, van: objects.VAN) -> None:
+def claim_again(driver: driver_base.DriverBase, van: objects.VAN) -> None:
     """Give a VAN the same accelerator again: after a reboot, or if lost.
 
     The numbers of its files may differ from those that it had.
@@ -77,7 +80,7 @@ def claim_again(driver: driver.DriverBase, van: objects.VAN) -> None:
 
 
 def choose(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
 ) -> None:
@@ -165,7 +168,7 @@ def _users(
 
 @contextlib.contextmanager
 def _locks(
-    driver: driver.DriverBase, found: file_groups.Accelerator
+    driver: driver_base.DriverBase, found: file_groups.Accelerator
 ) -> Iterator[None]:
     """Lock an accelerator, and what is behind its files.
 
@@ -188,7 +191,7 @@ def _locks(
 
 
 def _claim(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     seen: file_groups.Accelerator,
     share: str | None,

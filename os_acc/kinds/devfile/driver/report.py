@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import itertools
 from typing import Any
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
@@ -23,14 +23,14 @@ from os_acc.kinds.devfile import rules as file_availability
 from os_acc.kinds.devfile.driver import files
 from os_acc.spec import device_spec
 
-Kind = availability.Kind
+Category = availability.Category
 
 # The operator need not do anything.
-_NORMAL = (Kind.NOT_OFFERED, Kind.ALLOCATED)
+_NORMAL = (Category.NOT_OFFERED, Category.ALLOCATED)
 
 
 def devices(
-    driver: driver.DriverBase, specs: device_spec.Specs
+    driver: driver_base.DriverBase, specs: device_spec.Specs
 ) -> list[objects.Device]:
     """See DriverBase.get_devices."""
     view = _View(driver)
@@ -43,7 +43,7 @@ def devices(
 class _View:
     """What all devices of one report are checked against."""
 
-    def __init__(self, driver: driver.DriverBase) -> None:
+    def __init__(self, driver: driver_base.DriverBase) -> None:
         self._driver = driver.name
         self.holders = allocation.holders(driver)
         self._snapshot = host_use.Snapshot.read()
@@ -99,7 +99,7 @@ class _View:
 
 
 def show(
-    driver: driver.DriverBase, address: str, specs: device_spec.Specs
+    driver: driver_base.DriverBase, address: str, specs: device_spec.Specs
 ) -> dict[str, Any] | None:
     """See DriverBase.show_device. A path is an address, too."""
     for found in file_groups.read(specs):
@@ -143,14 +143,14 @@ def _status(
 ) -> tuple[str, str, str]:
     """Whether it could be given out now: verdict, text, advice."""
     for each in view.obstacles(found):
-        if each.kind in _NORMAL:
+        if each.category in _NORMAL:
             return finding.OK, each.text, ''
         return finding.WARNING, each.text, each.remedy
     return finding.OK, 'free', ''
 
 
 def findings(
-    driver: driver.DriverBase, specs: device_spec.Specs
+    driver: driver_base.DriverBase, specs: device_spec.Specs
 ) -> Iterator[finding.Finding]:
     """See ExtensionBase.diagnose."""
     entries = [each for each in specs.entries if each.devices]

@@ -23,6 +23,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
+from os_acc import reserved
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.drivers import allocation
@@ -292,12 +293,14 @@ class FakeDriver(driver.DriverBase):
         """Rank the regions of devices for a request."""
         wanted = programming.Wanted(request.function_id)
         pools = self.journal.pools()
+        reservations = reserved.read(self.journal)
 
         def rank(place: tuple[str, str | None]) -> int:
             device, region = place
             if region is None:
                 return 0
-            return self._slot(device, region).rank(wanted, pools)
+            slot = self._slot(device, region)
+            return slot.rank(wanted, pools, reservations)
 
         return rank
 
@@ -462,7 +465,7 @@ def _used_by_others(
     user = in_use.get(choice.handle.identity)
     if user is not None:
         yield availability.Obstacle(
-            availability.Kind.OPEN,
+            availability.Category.OPEN,
             choice.handle.identity,
             f'VAN {user.get("van")}, which the journal does not have, uses it',
         )

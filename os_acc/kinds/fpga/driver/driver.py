@@ -22,6 +22,7 @@ from os_acc import finding
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
+from os_acc import reserved
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
@@ -402,14 +403,15 @@ class FPGADriver(driver.DriverBase):
 
         :param known: as for _slot_at()
         """
-        wanted = programming.Wanted.by(request)
+        wanted = programming.Wanted.of_request(request)
         ranks: dict[str, int] = {}
         pools = self.journal.pools()
+        reservations = reserved.read(self.journal)
 
         def rank(address: str) -> int:
             slot = self._slot_at(address, known)
             if slot.label not in ranks:
-                ranks[slot.label] = slot.rank(wanted, pools)
+                ranks[slot.label] = slot.rank(wanted, pools, reservations)
             return ranks[slot.label]
 
         return rank

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Iterator
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import programming
 from os_acc.kernel import chip as chips
@@ -66,7 +66,7 @@ class Slots:
 
     def __init__(
         self,
-        driver: driver.DriverBase,
+        driver: driver_base.DriverBase,
         parent: pci.Function,
         spec: device_spec.Spec,
     ) -> None:

@@ -41,22 +41,7 @@ class IdxdDriver(driver.DriverBase):
     handle_types = ('DeviceFileHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        if request.handle is not None:
-            return (
-                isinstance(request.handle, objects.DeviceFileHandle)
-                and idxd_names.split(request.handle.name) is not None
-            )
-        wanted = request.resource_class
-        return wanted is not None and any(
-            spec.queues is not None
-            and (
-                spec.resource_class == wanted
-                or (
-                    spec.resource_class is None and wanted in spec_idxd.CLASSES
-                )
-            )
-            for spec in self._specs().entries
-        )
+        return choosing.is_for_kind(request, spec_idxd.KEY, self._specs())
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)

@@ -11,7 +11,7 @@ import uuid
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import log
@@ -46,7 +46,7 @@ def kept(
     return {each.uuid: each for each in map(of_name, names)}
 
 
-def free(driver: driver.DriverBase, van: objects.VAN) -> list[mdev.Mdev]:
+def free(driver: driver_base.DriverBase, van: objects.VAN) -> list[mdev.Mdev]:
     """The devices of kept() that exist, and that no VAN has."""
     holders = allocation.holders(driver, van)
     return [

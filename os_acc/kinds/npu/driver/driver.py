@@ -41,21 +41,7 @@ class NPUDriver(driver.DriverBase):
     handle_types = ('DeviceFileHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        if request.handle is not None:
-            return (
-                isinstance(request.handle, objects.DeviceFileHandle)
-                and npu_names.split(request.handle.name) is not None
-            )
-        wanted = request.resource_class
-        return wanted is not None and any(
-            npu_rules.settings_of(spec) is not None
-            and (
-                wanted == spec.resource_class
-                if spec.resource_class is not None
-                else wanted in npu_entry.CLASSES
-            )
-            for spec in self._specs().entries
-        )
+        return choosing.is_for_kind(request, npu_entry.KEY, self._specs())
 
     def get_devices(self) -> list[objects.Device]:
         holders, specs = allocation.holders(self), self._specs()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc.availability import companions
@@ -25,7 +25,7 @@ CONF = cfg.CONF
 
 
 def stays(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     specs: Callable[[], device_spec.Specs],
 ) -> bool:
@@ -63,7 +63,7 @@ def reserve_later(
 
 
 def free(
-    driver: driver.DriverBase, specs: device_spec.Specs, address: str
+    driver: driver_base.DriverBase, specs: device_spec.Specs, address: str
 ) -> list[str]:
     """Free a function that no VAN has: see DriverBase.free_device().
 
@@ -84,8 +84,8 @@ def free(
             )
         done = []
         spec = specs.held(function)
-        along = companions.of(function, spec, device_spec.BIND_OS_ACC)
-        for each in (function, *along):
+        others = companions.of(function, spec, device_spec.BIND_OS_ACC)
+        for each in (function, *others):
             if holders.of_function(each.address) is not None:
                 continue
             name = 'it' if each is function else each.address

@@ -12,31 +12,28 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
-import dataclasses
 import itertools
 import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import objects
 from os_acc.availability import storage
-from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import migratable
 from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kernel import reset
-from os_acc.kernel import sysfs
-from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import companions
 from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import port
 from os_acc.kinds.pci.driver import release
 from os_acc.kinds.pci.driver import taking
+from os_acc.kinds.pci.driver import taking_again
 from os_acc.kinds.pci.driver import vfs as pci_vfs
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
@@ -98,7 +95,7 @@ class Claims:
 
     def __init__(
         self,
-        driver: driver.DriverBase,
+        driver: driver_base.DriverBase,
         specs: Callable[[], device_spec.Specs],
     ) -> None:
         self._driver = driver
@@ -133,7 +130,7 @@ class Claims:
             cannot be taken
         """
         if van.handle is not None:
-            self._claim_again(van, request)
+            taking_again.take(self._driver, self._specs(), van, request)
         else:
             taker = f'driver {self._driver.name!r}'
             handle = objects.PCIHandle.cast(request.handle, taker)
@@ -260,7 +257,9 @@ class Claims:
         if van.handle is None or release.BIND not in van.driver_data:
             return True  # an older version of os-acc noted nothing
         own = allocation.address_of(van)
-        return _as_before(own, van.device or own) is not None and all(
+        return taking_again.as_before(
+            own, van.device or own
+        ) is not None and all(
             taking.is_intact(address, data)
             for address, data in (
                 (own, van.driver_data),
@@ -357,76 +356,14 @@ class Claims:
                     release.hold(address)
                 van.driver_data = data
                 van.device = pf or address
-                van.live_migratable = _unknown_or_no(function, spec, bind)
+                van.live_migratable = taking.unknown_or_no(
+                    function, spec, bind
+                )
                 van.handle = objects.PCIHandle(
                     address=address,
                     managed=bind == device_spec.BIND_LIBVIRT,
                     physical_network=spec.physical_network,
                 )
-                van.save()
-
-    def _claim_again(
-        self, van: objects.VAN, request: objects.AcceleratorRequest
-    ) -> None:
-        """Take the same function again: after a reboot, or if it was lost."""
-        address = allocation.address_of(van)
-        pf = van.device or address
-        with self._driver.lock(pf):
-            pci_vfs.create_again(van, pf, self._specs())
-            # VFs that another service makes appear once it has started.
-            function = waiting.until(
-                lambda: _as_before(address, pf),
-                CONF.os_acc.device_timeout,
-                f'PCI function {address} to come back'
-                + ('' if pf == address else f' as a VF of {pf}'),
-                'pci',
-            )
-            if function.ids != van.driver_data[release.IDS]:
-                raise exception.DeviceNotFound(
-                    wanted=f'PCI function {address}',
-                    reason=f'device {function.ids} is at that address now; '
-                    f'when it was plugged, {van.driver_data[release.IDS]} was',
-                )
-            bind = van.driver_data[release.BIND]
-            spec = self._specs().held(
-                function,
-                van.driver_data.get(release.VFIO_DRIVER),
-                release.COMMAND_EMPTIES in van.driver_data,
-            )
-            if bind == device_spec.BIND_HOST:
-                spec = dataclasses.replace(
-                    spec, host_driver=van.driver_data[release.HOST_DRIVER]
-                )
-            with allocation.shared_locks(self._driver, function, spec):
-                allocation.check_function(
-                    self._driver,
-                    van,
-                    function,
-                    spec,
-                    bind,
-                    new=False,
-                    along=companions.of(van),
-                )
-                if release.CLEANED in van.driver_data and (
-                    bind not in release.BOUND_BY_OS_ACC
-                ):
-                    release.hold(address)
-                data = dict(van.driver_data)
-                data.pop(release.CLEANED, None)
-                data.pop(port.REPRESENTOR, None)
-                if not vfio.is_bound(function):
-                    # Without a reboot it may be bound to nothing, and goes
-                    # back to the driver that it had at first.
-                    if van.boot_id != sysfs.boot_id():
-                        data.pop(release.DRIVER_BEFORE, None)
-                    data |= taking.before(
-                        self._driver, van, function, spec, bind
-                    )
-                data |= taking.companions_before(
-                    self._driver, self._specs(), van, function, spec, bind
-                )
-                van.live_migratable = _unknown_or_no(function, spec, bind)
-                van.driver_data = data | port.state(function, request, data)
                 van.save()
 
     def _candidates(
@@ -464,22 +401,3 @@ class Claims:
             ):
                 parents.setdefault(address, pf.address)
                 yield address
-
-
-def _unknown_or_no(
-    function: pci.Function, spec: device_spec.Spec, bind: str
-) -> bool | None:
-    """What live_migratable of a VAN is before the kernel is asked."""
-    return None if taking.may_migrate(function, spec, bind) else False
-
-
-def _as_before(address: str, pf: str) -> pci.Function | None:
-    """A function, if it is, or is not, a VF as it was when a VAN got it.
-
-    After a change of the firmware, another function of a card can be where a
-    VF was.
-
-    :param pf: the PF that the VF had; the address itself: it was not a VF
-    """
-    found = pci.find(address)
-    return found if found is not None and found.parent == pf else None

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import json
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import objects
 from os_acc.drivers import allocation
 from os_acc.kernel import pci
@@ -56,7 +56,7 @@ def to_data(records: dict[str, dict[str, str]]) -> dict[str, str]:
 
 
 def own(
-    driver: driver.DriverBase, van: objects.VAN
+    driver: driver_base.DriverBase, van: objects.VAN
 ) -> dict[str, dict[str, str]]:
     """The records of a VAN, without functions that another VAN has now."""
     records = of(van)
@@ -71,7 +71,7 @@ def own(
 
 
 def record_of(
-    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver_base.DriverBase, van: objects.VAN, function: pci.Function
 ) -> dict[str, str] | None:
     """The record that another VAN of the instance has of a function."""
     for other in _beside(driver, van, function):
@@ -81,7 +81,7 @@ def record_of(
 
 
 def staying(
-    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver_base.DriverBase, van: objects.VAN, function: pci.Function
 ) -> objects.VAN | None:
     """A VAN of the same instance that keeps the function's IOMMU group.
 
@@ -95,7 +95,7 @@ def staying(
 
 
 def _beside(
-    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver_base.DriverBase, van: objects.VAN, function: pci.Function
 ) -> Iterator[objects.VAN]:
     """The instance's other VANs that have functions of the IOMMU group."""
     members = set(pci.group_members(function.iommu_group or ''))
@@ -115,16 +115,16 @@ def _beside(
 
 
 def denied(
-    specs: device_spec.Specs, along: Iterable[pci.Function]
+    specs: device_spec.Specs, functions: Iterable[pci.Function]
 ) -> reasons.Reason | None:
     """Say that an entry denies one of the companions of a function.
 
-    :param along: as availability.companions.of() gives them
+    :param functions: as availability.companions.of() gives them
     """
-    for each in along:
+    for each in functions:
         first = specs.first(each)
         if first is not None and first.deny:
-            return report_refusals.COMPANION_DENIED.say(
+            return report_refusals.COMPANION_DENIED.reason(
                 source=first.source, address=each.address
             )
     return None

@@ -148,15 +148,15 @@ class _View:
             alone=alone,
             refused=refused,
         )
-        along = companions.of(function, spec, bind)
-        if (denied := own_companions.denied(self.specs, along)) is not None:
+        beside = companions.of(function, spec, bind)
+        if (denied := own_companions.denied(self.specs, beside)) is not None:
             yield availability.Obstacle.of(
                 f'PCI function {function.address}', denied
             )
         if function.driver is not None and guest_use.seems_open(function):
             yield availability.Obstacle.of(
                 f'PCI function {function.address}',
-                report_refusals.SEEMS_OPEN.say(driver=function.driver),
+                report_refusals.SEEMS_OPEN.reason(driver=function.driver),
             )
 
     def _future(

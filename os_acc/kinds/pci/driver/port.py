@@ -38,11 +38,11 @@ def mismatch(
     """
     wanted = request.physical_network
     if wanted is not None and spec.physical_network != wanted:
-        return report_refusals.PHYSICAL_NETWORK.say(
+        return report_refusals.PHYSICAL_NETWORK.reason(
             network=spec.physical_network or '(none)', wanted=wanted
         ).text
     if request.port is not None and request.port.trusted and not spec.trusted:
-        return report_refusals.NOT_TRUSTED.say().text
+        return report_refusals.NOT_TRUSTED.reason().text
     return None
 
 

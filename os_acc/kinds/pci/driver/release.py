@@ -10,7 +10,7 @@ import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
@@ -51,7 +51,7 @@ _REPORT_EVERY = 2.0
 
 
 def give_back(
-    driver: driver.DriverBase, van: objects.VAN, keep: bool = False
+    driver: driver_base.DriverBase, van: objects.VAN, keep: bool = False
 ) -> None:
     """Clean the function of a VAN, and bind it to its earlier driver.
 
@@ -75,7 +75,7 @@ def give_back(
 
 
 def _give_back(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     address: str,
     data: dict[str, str],
@@ -176,7 +176,7 @@ def _check_given_back(function: pci.Function, before: str | None) -> None:
 
 
 def _staying(
-    driver: driver.DriverBase, van: objects.VAN, function: pci.Function
+    driver: driver_base.DriverBase, van: objects.VAN, function: pci.Function
 ) -> objects.VAN | None:
     """The VAN that can give back a function later, see companions.staying()"""
     stays = companions.staying(driver, van, function)
@@ -232,7 +232,7 @@ def _cleaned(
 
 
 def _hand_over(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     to: objects.VAN,
     address: str,
     data: dict[str, str],
@@ -356,7 +356,7 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def noticed(driver: driver.DriverBase, address: str) -> Iterator[None]:
+def noticed(driver: driver_base.DriverBase, address: str) -> Iterator[None]:
     """Mark a function as unhealthy if it fails while it is cleaned.
 
     That is if its reset or its cleaning fails or does not end, and if it does
@@ -375,7 +375,7 @@ def noticed(driver: driver.DriverBase, address: str) -> Iterator[None]:
     check_answers(driver, address)
 
 
-def check_answers(driver: driver.DriverBase, address: str) -> None:
+def check_answers(driver: driver_base.DriverBase, address: str) -> None:
     """Mark a function as unhealthy if it no longer answers."""
     if pci.answers(address):
         return

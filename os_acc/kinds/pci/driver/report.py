@@ -9,7 +9,7 @@ import importlib.util
 import os
 from typing import Any
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
@@ -36,19 +36,19 @@ from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
 Finding = finding.Finding
-Kind = availability.Kind
+Category = availability.Category
 
 
 # Obstacles that are normal: the operator need not do anything.
 _NORMAL = (
-    Kind.NOT_OFFERED,
-    Kind.HAS_VFS,
-    Kind.ALLOCATED,
-    Kind.GROUP_ALLOCATED,
+    Category.NOT_OFFERED,
+    Category.HAS_VFS,
+    Category.ALLOCATED,
+    Category.GROUP_ALLOCATED,
 )
 
 # What to say first about a function that is not offered.
-_ORDER = {Kind.ALLOCATED: 0, Kind.HOST_USE: 1}
+_ORDER = {Category.ALLOCATED: 0, Category.HOST_USE: 1}
 
 
 def chip_info(chip: chips.Chip) -> objects.DeviceChipInfo:
@@ -75,7 +75,7 @@ def show_chip(chip: chips.Chip) -> dict[str, Any]:
 
 
 def show(
-    driver: driver.DriverBase, address: str, specs: device_spec.Specs
+    driver: driver_base.DriverBase, address: str, specs: device_spec.Specs
 ) -> dict[str, Any] | None:
     """See DriverBase.show_device."""
     if not pci.is_address(address):
@@ -148,7 +148,7 @@ def _override(function: pci.Function) -> str | None:
 
 
 def status(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     function: pci.Function,
     specs: device_spec.Specs,
     holders: allocated.Holders,
@@ -164,11 +164,11 @@ def status(
     found = list(availability.obstacles(function, spec, bind, holders=holders))
     if spec is None:
         # Offering it would not help if it is taken or the host uses it.
-        found.sort(key=lambda each: _ORDER.get(each.kind, len(_ORDER)))
+        found.sort(key=lambda each: _ORDER.get(each.category, len(_ORDER)))
     for each in found:
-        verdict = finding.OK if each.kind in _NORMAL else bad
+        verdict = finding.OK if each.category in _NORMAL else bad
         text, advice = each.text, each.remedy
-        if each.kind is Kind.HOST_USE:
+        if each.category is Category.HOST_USE:
             text = f'the host uses it, so it is never assigned: {text}'
             advice += '; or remove it from device_spec'
         return verdict, text, '' if verdict == finding.OK else advice
@@ -188,7 +188,7 @@ def status(
 
 
 def findings(
-    driver: driver.DriverBase, specs: device_spec.Specs
+    driver: driver_base.DriverBase, specs: device_spec.Specs
 ) -> Iterator[Finding]:
     """See ExtensionBase.diagnose."""
     yield _iommu()
@@ -227,7 +227,7 @@ def findings(
 
 
 def _function(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     function: pci.Function,
     spec: device_spec.Spec,
     specs: device_spec.Specs,

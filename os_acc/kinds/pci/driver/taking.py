@@ -8,7 +8,7 @@ import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import log
 from os_acc import objects
 from os_acc.availability import companions as companion_functions
@@ -29,7 +29,7 @@ CONF = cfg.CONF
 
 
 def bind_mode(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     wanted: objects.PCIHandle,
     spec: device_spec.Spec,
     for_host: bool,
@@ -53,7 +53,7 @@ def bind_mode(
 
 
 def before(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     function: pci.Function,
     spec: device_spec.Spec,
@@ -90,7 +90,7 @@ def before(
 
 
 def companions_before(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     specs: device_spec.Specs,
     van: objects.VAN,
     function: pci.Function,
@@ -107,23 +107,23 @@ def companions_before(
     :raises DeviceNotFound: if device_spec denies one of them
     """
     known = companions.own(driver, van)
-    along = {
+    wanted = {
         each.address: each
         for each in companion_functions.of(function, spec, bind)
     }
-    new = [each for name, each in along.items() if name not in known]
+    new = [each for name, each in wanted.items() if name not in known]
     if (denied := companions.denied(specs, new)) is not None:
         device = f'PCI function {function.address}'
         raise availability.Obstacle.of(device, denied).error()
-    for address in known.keys() - along.keys():
+    for address in known.keys() - wanted.keys():
         left = pci.find(address)
         if left is not None and left.ids == known[address][release.IDS]:
-            along[address] = left
-    if not along:
+            wanted[address] = left
+    if not wanted:
         return {}
     holders = allocation.holders(driver)
     records = {}
-    for address, each in along.items():
+    for address, each in wanted.items():
         if holders.of_function(address) is not None:
             continue  # another VAN of the instance has it
         if address in known and vfio.is_bound(each):
@@ -144,7 +144,7 @@ def companions_before(
 
 
 def take(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     wanted: dict[str, dict[str, str]],
 ) -> None:
@@ -234,3 +234,10 @@ def may_migrate(
         and spec.live_migratable is not False
         and not storage.is_storage(function)
     )
+
+
+def unknown_or_no(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> bool | None:
+    """What live_migratable of a VAN is before the kernel is asked."""
+    return None if may_migrate(function, spec, bind) else False

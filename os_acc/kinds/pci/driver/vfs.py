@@ -8,7 +8,7 @@ import logging
 
 from oslo_config import cfg
 
-from os_acc import driver
+from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
@@ -28,7 +28,7 @@ LET_GO = 'let_go'  # this VAN no longer needs the PF's VFs
 
 
 def create(
-    driver: driver.DriverBase,
+    driver: driver_base.DriverBase,
     van: objects.VAN,
     address: str,
     pf: str,
@@ -101,7 +101,7 @@ def _privileged_create(pf: str, number: int) -> None:
 
 
 def known(
-    driver: driver.DriverBase, pf: str, specs: device_spec.Specs
+    driver: driver_base.DriverBase, pf: str, specs: device_spec.Specs
 ) -> dict[str, str]:
     """The driver_data of a VAN on a PF whose VFs os-acc has made.
 
@@ -124,7 +124,7 @@ def known(
     return {MADE: str(number)} if number else {}
 
 
-def remove(driver: driver.DriverBase, van: objects.VAN) -> None:
+def remove(driver: driver_base.DriverBase, van: objects.VAN) -> None:
     """Remove the VFs that os-acc made, if no other VAN needs them.
 
     They stay if the operator wants the PF to have them: see os_acc.desired.

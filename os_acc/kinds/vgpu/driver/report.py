@@ -88,7 +88,7 @@ def places(spec: device_spec.Spec, card: vgpu_cards.Card) -> int:
 
 def _no_place(vf: pci.Function) -> availability.Obstacle:
     return availability.Obstacle.of(
-        f'VF {vf.address}', vgpu_refusals.NO_ROOM.say()
+        f'VF {vf.address}', vgpu_refusals.NO_ROOM.reason()
     )
 
 
@@ -113,7 +113,7 @@ def no_room(
 ) -> Iterator[finding.Finding]:
     """Report a VF that cannot have a vGPU, though its card is not full."""
     for obstacle in vgpu_availability.vgpu_obstacles(vf, spec, card=card):
-        if obstacle.kind is not availability.Kind.NO_CAPACITY:
+        if obstacle.category is not availability.Category.NO_CAPACITY:
             yield finding.Finding(
                 f'VF {vf.address}',
                 finding.WARNING,

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+
+"""The devices that a document has set up before an instance requests one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from os_acc.desired import documents
+from os_acc.journal import desired as rows
+from os_acc.kernel import sysfs
+
+
+class Devices(NamedTuple):
+    """The devices of one part of a document, by name: see rows.Desired.
+
+    :ivar wanted: those of the document
+    :ivar earlier: those of the document before: what is not wanted is undone
+    :ivar done: those of them that are known to be set up, in this boot
+    """
+
+    wanted: list[str]
+    earlier: list[str]
+    done: list[str]
+
+
+def compare(
+    part: str, document: documents.Document, before: rows.Desired | None
+) -> Devices:
+    """Compare a document with the one before.
+
+    :param part: of the document: vgpus, work_queues or mdevs
+    :param before: what was applied before; None: nothing was
+    """
+    wanted = document.as_row().devices_of(part)
+    if before is None:
+        return Devices(wanted, [], [])
+    earlier = before.devices_of(part)
+    done = earlier if before.settled == sysfs.boot_id() else []
+    return Devices(wanted, earlier, done)
