@@ -327,7 +327,7 @@ def refused(address: str) -> str:
 def row(refusal) -> str:
     """A pattern of the error of a row of the table in the documentation."""
     error = str(
-        availability.Obstacle(refusal.kind, 'DEVICE', 'REASON').error()
+        availability.Obstacle(refusal.category, 'DEVICE', 'REASON').error()
     )
     reason = refusal.text.replace('{remedy}', refusal.remedy)
     reason = '.+'.join(map(re.escape, re.split(r'\{\w+\}', reason)))
