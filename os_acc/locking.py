@@ -26,6 +26,10 @@ from os_acc.state import sharing
 # The longest name used in a file name, in characters. NAME_MAX is 255.
 _LONGEST = 200
 
+# In the name of a file: every version of os-acc must use the same.
+_DOCUMENT = 'all, to apply a document'
+_DOCUMENT_IS_USED = 'another os-acc apply or os-acc pools --keep to end'
+
 # Seconds between two attempts to lock a file.
 _PAUSE = 0.01
 
@@ -88,14 +92,31 @@ class Locks:
             yield
 
     @contextlib.contextmanager
-    def _hold(self, kind: str, name: str, timeout: float) -> Iterator[None]:
+    def document(self, timeout: float | None = None) -> Iterator[None]:
+        """Hold the lock on this host's document, and on what it sets up.
+
+        :param timeout: as for device()
+        :raises LockTimeout, LockHeld, JournalError: as instance()
+        """
+        seconds = self.timeout if timeout is None else timeout
+        with self._hold('device', _DOCUMENT, seconds, _DOCUMENT_IS_USED):
+            yield
+
+    @contextlib.contextmanager
+    def _hold(
+        self, kind: str, name: str, timeout: float, what: str | None = None
+    ) -> Iterator[None]:
+        """Hold a lock.
+
+        :param what: what is waited for; None: the lock
+        """
         quoted = urllib.parse.quote(name, safe=':')
         if len(quoted) > _LONGEST:
             quoted = hashlib.sha256(name.encode()).hexdigest()
         deadline = time.monotonic() + timeout
         path = os.path.join(self._real, f'os-acc-{kind}-{quoted}')
         failed = exception.LockTimeout(
-            what=f'the lock of {kind} {name}', seconds=timeout
+            what=what or f'the lock of {kind} {name}', seconds=timeout
         )
         if timeout and _HOLDERS.get(path) == threading.get_ident():
             raise exception.LockHeld(kind=kind, name=name)

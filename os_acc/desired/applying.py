@@ -48,7 +48,7 @@ def apply(
     callback: progress.Callback | None = None,
 ) -> objects.ApplyReport:
     """Do what is needed for a document. See os_acc.apply."""
-    with host.locks.device(steps.LOCK):
+    with host.locks.document():
         host.failed_steps.clear()
         before = host.journal.desired()
         let_go = {
@@ -100,7 +100,7 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
     try:
         if _unsettled(host) is None:
             return None
-        with host.locks.device(steps.LOCK, 0):
+        with host.locks.document(0):
             # Another process may have applied another document meanwhile.
             known = _unsettled(host)
             if known is None:

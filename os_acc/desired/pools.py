@@ -94,7 +94,7 @@ def _keep_one(
     :returns: False: there is nothing to do
     :raises LockTimeout: if another process keeps pools, or applies a document
     """
-    with host.locks.device(steps.LOCK, 0):
+    with host.locks.document(0):
         found = _next(host, now, tried, failed)
         if found is None:
             return False

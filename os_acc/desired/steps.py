@@ -9,10 +9,6 @@ import dataclasses
 
 from os_acc import exception
 
-#: The name of the lock on the document, and on what makes devices as it says.
-#: It ends the error of a process that has waited for the lock in vain.
-LOCK = 'states: another os-acc apply or os-acc pools --keep is running'
-
 #: What a step raises if somebody is in the way. That may pass: another process
 #: that holds the lock of a device ends, too.
 IN_THE_WAY = (

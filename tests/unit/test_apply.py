@@ -15,7 +15,6 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import reserved
-from os_acc.desired import steps
 from os_acc.journal import desired
 from os_acc.kernel import pci
 from os_acc.programming import hooks
@@ -348,7 +347,7 @@ def test_a_pf_that_has_left_keeps_its_vfs_in_the_journal(here):
 def test_another_process_applies_one(here):
     os_acc.CONF.set_override('lock_timeout', 0.0, 'os_acc')
     os_acc.initialize(reset=True)
-    with os_acc._host.locks.device(steps.LOCK, 0):
+    with os_acc._host.locks.document(0):
         with pytest.raises(exception.LockTimeout, match='os-acc pools'):
             here.apply(applied.pf())
     here.apply(applied.pf())

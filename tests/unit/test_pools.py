@@ -20,7 +20,6 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import pools
-from os_acc.desired import steps
 from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.kinds.fake.driver import driver as fake_driver
@@ -243,7 +242,7 @@ def test_a_pool_that_fails_does_not_stop_the_others(host):
 
 def test_another_process_is_at_it(host):
     host.apply({'function': 'aes'})
-    with os_acc._host.locks.device(steps.LOCK, 0):
+    with os_acc._host.locks.document(0):
         assert host.keep() == []
     assert host.keep() != []
 
