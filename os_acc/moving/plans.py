@@ -27,6 +27,10 @@ from os_acc.objects import base
 from os_acc.objects import van as states
 
 MAX_ACCELERATORS = 256
+# The longest list and the longest text in a plan, which may come from a host
+# that is not to be trusted.
+_LONGEST_LIST = 256
+_LONGEST_TEXT = 4096
 
 # What a request keeps on another host. The device that it names does not.
 _KEPT = (
@@ -338,6 +342,11 @@ def _set(
         value = _read(objects.PortBinding, value, keys)
     elif name == 'handle' and value is not None:
         _refuse(keys, value, 'None: the target chooses the handle')
+    items = value if isinstance(value, list | tuple) else [value]
+    if len(items) > _LONGEST_LIST:
+        _refuse(keys, value, f'a list of at most {_LONGEST_LIST}')
+    if any(isinstance(e, str) and len(e) > _LONGEST_TEXT for e in items):
+        _refuse(keys, value, f'at most {_LONGEST_TEXT} characters')
     try:
         setattr(made, name, value)
     except exception.InvalidRequest as err:
