@@ -138,6 +138,17 @@ def killed_after(name: str) -> Callable[[], None]:
     return watch
 
 
+def end(host, act, instance, releases) -> None:
+    """End a migration on a host, which may release the devices there.
+
+    If the guest is still defined there then, the command says so.
+    """
+    left = releases and host.state('web') == 'shut off'
+    host.os_acc('migration', act, instance, code=3 if left else 0)
+    said = (host.directory / 'err').read_text()
+    assert ('undefine --keep-nvram' in ' '.join(said.split())) == left, said
+
+
 def settle(hosts, instance) -> libvirt_hosts.Host:
     """Do what doc/source/migration.rst says.
 
@@ -146,13 +157,13 @@ def settle(hosts, instance) -> libvirt_hosts.Host:
     source, target = hosts.source, hosts.target
     if 'incoming' in target.states():
         runs = target.state('web') == 'running'
-        target.os_acc('migration', 'finish' if runs else 'abort', instance)
+        end(target, 'finish' if runs else 'abort', instance, not runs)
     owner, other = source, target
     if target.states():
         owner, other = target, source
     if 'outgoing' in source.states():
-        act = 'abort' if owner is source else 'finish'
-        source.os_acc('migration', act, instance)
+        goes = owner is not source
+        end(source, 'finish' if goes else 'abort', instance, goes)
     if other.state('web') is not None:
         other.virsh('undefine', 'web')
     if owner.state('web') != 'running':
