@@ -38,7 +38,8 @@ class _Queue(Generic[_T]):
         """Do items until none waits.
 
         :param is_caller: the thread has called run()
-        :raises BaseException: what interrupts the caller
+        :raises BaseException: an interruption of the caller, such as
+            KeyboardInterrupt
         """
         while True:
             with self._changed:

@@ -113,7 +113,7 @@ def _read(line: bytes) -> Mapping[str, Any]:
 def _instance(found: Any) -> objects.InstanceInfo:
     """Read the instance of a call.
 
-    :raises InvalidRequest: if the call has no valid instance
+    :raises InvalidRequest: if it is not an InstanceInfo's primitive
     """
     try:
         made = objects.InstanceInfo.obj_from_primitive(found)

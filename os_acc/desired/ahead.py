@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The devices that a document has set up before an instance requests one."""
+"""The devices that os-acc apply sets up before an instance requests one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compare(
     :param part: of the document: vgpus, work_queues or mdevs
     :param before: what was applied before; None: nothing was
     """
-    wanted = document.as_row().devices_of(part)
+    wanted = rows.devices_in(document.as_object(), part)
     if before is None:
         return Devices(wanted, [], [])
     earlier = before.devices_of(part)

@@ -200,9 +200,9 @@ def _row(
 
     :param let_go: devices that the document may no longer have, by their part
     """
-    made, own = document.as_object(), document.as_row()
+    made = document.as_object()
     gone = {
-        part: sorted({*devices} - {*own.devices_of(part)})
+        part: sorted({*devices} - {*rows.devices_in(made, part)})
         for part, devices in (let_go or {}).items()
     }
     if any(gone.values()):

@@ -145,10 +145,6 @@ class Document:
             pools=[_without_defaults(each) for each in self.pools],
         )
 
-    def as_row(self) -> rows.Desired:
-        """Write it as the journal has it, before anything of it is done."""
-        return rows.Desired(json.dumps(self.as_object()))
-
 
 def written(
     offered: Sequence[dict[str, Any]],

@@ -53,22 +53,23 @@ def find(
         if same and now is not None:
             yield steps.Step(PART, pf, before, before)
             continue
-        then = _text(spec.num_vfs, after, True)
+        described = _text(spec.num_vfs, after, True)
         keep = functools.partial(_keep, host, pf, now, spec.num_vfs, after)
         error = None if same else _obstacle(host, pf, spec)
         if error is not None:
-            yield steps.tried(PART, pf, before, then, keep, error)
+            yield steps.tried(PART, pf, before, described, keep, error)
             continue
-        by = steps.nobody if same or not there else users
-        yield steps.Step(PART, pf, before, then, keep, by)
+        # Nobody is in the way if the VFs are right already, or not there.
+        in_the_way = steps.nobody if same or not there else users
+        yield steps.Step(PART, pf, before, described, keep, in_the_way)
 
 
 def _wanted(
     specs: device_spec.Specs, document: documents.Document
 ) -> dict[str, device_spec.Spec]:
-    """The entry of each PF that shall have VFs by the document.
+    """The entries of the document that ask for VFs, each by its PF.
 
-    Also of an address that has no PF now: its step says so.
+    An entry can name an address that has no PF now. Its step says so.
     """
     functions = [*pci_scan.functions()]
     pfs = {function.address for function in functions if function.is_pf}
@@ -169,7 +170,10 @@ def _check(host: host_module.Host, pf: str, there: int) -> None:
 def _obstacle(
     host: host_module.Host, pf: str, spec: device_spec.Spec
 ) -> exception.ExceptionBase | None:
-    """Why a PF cannot have the VFs of its entry, whoever uses them."""
+    """Why a PF cannot have as many VFs as its entry says.
+
+    Whether somebody uses the VFs that it has is not asked here.
+    """
     holders = allocated.Holders(
         host.journal.handles(), unhealthy=health.View(host.journal)
     )

@@ -9,6 +9,7 @@ of it was done. So a crash or a reboot of the host cannot lose it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 import json
 import sqlite3
@@ -42,11 +43,16 @@ class Desired:
         :returns: their addresses; of mdevs: parent, type and number
         """
         found = json.loads(self.document)
-        names = [name for each in found.get(part, ()) for name in _names(each)]
+        names = devices_in(found, part)
         gone = found.get(LET_GO, {}) if also_let_go else {}
         if isinstance(gone, list):  # an earlier version had only these
             gone = {'vgpus': gone}
         return [*names, *gone.get(part, ())]
+
+
+def devices_in(document: Mapping[str, Any], part: str) -> list[str]:
+    """The devices of a part of a document: see Desired.devices_of()."""
+    return [name for each in document.get(part, ()) for name in _names(each)]
 
 
 def _names(item: dict[str, Any]) -> Iterator[str]:

@@ -5,8 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
+import json
 import os
+import pathlib
 import signal
+import tempfile
 from typing import Any
 
 import os_acc
@@ -73,3 +77,33 @@ class Boundaries:
             return result
 
         return wrapped
+
+
+def run_watched(
+    work: Callable[[], object],
+    watched: Iterable[tuple[Any, str, list[str]]],
+    kill_at: int | None = None,
+    before: Callable[[], object] = lambda: None,
+) -> tuple[int, list[str]]:
+    """Do work in a new process, and kill it at a boundary.
+
+    :param watched: a module or class, its label, and the functions of it that
+        have a boundary before and after each call
+    :param kill_at: see Boundaries
+    :param before: what the process does first, without boundaries
+    :returns: how it ended, and the boundaries that it passed; none if it did
+        not end by itself
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        names = pathlib.Path(directory) / 'names'
+
+        def child() -> None:
+            before()
+            boundaries = Boundaries(kill_at)
+            for place, label, methods in watched:
+                boundaries.watch(place, label, methods)
+            work()
+            names.write_text(json.dumps(boundaries.names))
+
+        code = run(child)
+        return code, json.loads(names.read_text()) if code == 0 else []

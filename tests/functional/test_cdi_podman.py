@@ -735,7 +735,6 @@ WATCHED = (
 def test_killed_at_every_step(here, nodes, podman, tmp_path, report):
     """A spec is there if and only if its VAN is plugged."""
     close()
-    names = tmp_path / 'names'
     entry = {
         'devices': f'{nodes}/acc*',
         'resource_class': CLASS,
@@ -755,18 +754,15 @@ def test_killed_at_every_step(here, nodes, podman, tmp_path, report):
     def whose() -> objects.InstanceInfo:
         return objects.InstanceInfo(uuid=INSTANCE, name='c')
 
-    def run(work: Callable[[], Any], kill_at: int | None = None) -> int:
-        names.unlink(missing_ok=True)
-
-        def child() -> None:
-            configure(tmp_path / 'state', podman.specs, entry)
-            boundaries = processes.Boundaries(kill_at)
-            for place, label, methods in WATCHED:
-                boundaries.watch(place, label, methods)
-            work()
-            names.write_text(json.dumps(boundaries.names))
-
-        return processes.run(child)
+    def run(
+        work: Callable[[], Any], kill_at: int | None = None
+    ) -> tuple[int, list[str]]:
+        return processes.run_watched(
+            work,
+            WATCHED,
+            kill_at,
+            lambda: configure(tmp_path / 'state', podman.specs, entry),
+        )
 
     def both() -> None:
         os_acc.plug(whose(), requests())
@@ -783,22 +779,22 @@ def test_killed_at_every_step(here, nodes, podman, tmp_path, report):
         )
 
     before = state()
-    assert run(lambda: os_acc.plug(whose(), requests())) == 0
+    assert run(lambda: os_acc.plug(whose(), requests()))[0] == 0
     plugged = state()
     assert len(plugged[0]) == 2
-    assert run(lambda: os_acc.unplug(whose())) == 0
-    assert run(both) == 0
+    assert run(lambda: os_acc.unplug(whose()))[0] == 0
+    code, steps = run(both)
+    assert code == 0
     assert state() == before
-    steps = json.loads(names.read_text())
     ends = {'as before': 0, 'plugged': 0}
     for kill_at in range(len(steps)):
-        assert run(both, kill_at) == -signal.SIGKILL, steps[kill_at]
+        assert run(both, kill_at)[0] == -signal.SIGKILL, steps[kill_at]
         # initialize() recovers.
-        assert run(lambda: None) == 0
+        assert run(lambda: None)[0] == 0
         left = state()
         if left == plugged:
             ends['plugged'] += 1
-            assert run(lambda: os_acc.unplug(whose())) == 0
+            assert run(lambda: os_acc.unplug(whose()))[0] == 0
             left = state()
         else:
             ends['as before'] += 1

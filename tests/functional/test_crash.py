@@ -117,9 +117,8 @@ class Host:
         :param recover: call initialize() first, without boundaries
         :returns: how the process ended, and the boundaries that it passed
         """
-        names = self.path / 'names'
 
-        def child() -> None:
+        def configure() -> None:
             sysfs.boot_id = lambda: (self.path / 'boot_id').read_text()
             # A privsep daemon for each process would take most of the time.
             privsep.run_here(True)
@@ -133,14 +132,8 @@ class Host:
             )
             if recover:
                 os_acc.initialize()
-            boundaries = processes.Boundaries(kill_at)
-            for cls, label, methods in WATCHED:
-                boundaries.watch(cls, label, methods)
-            work()
-            names.write_text(json.dumps(boundaries.names))
 
-        code = processes.run(child)
-        return code, json.loads(names.read_text()) if code == 0 else []
+        return processes.run_watched(work, WATCHED, kill_at, configure)
 
     def in_use(self) -> dict[str, str]:
         """Return the handles that are in use, each with its VAN."""

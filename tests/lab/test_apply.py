@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import json
 import pathlib
 import signal
 import uuid
@@ -155,19 +154,9 @@ def _process(
 
     :returns: how it ended, and the boundaries that it passed
     """
-    names = directory / 'names'
-    names.unlink(missing_ok=True)
-
-    def child() -> None:
-        configure(directory)
-        boundaries = processes.Boundaries(kill_at)
-        for place, label, methods in WATCHED:
-            boundaries.watch(place, label, methods)
-        work()
-        names.write_text(json.dumps(boundaries.names))
-
-    code = processes.run(child)
-    return code, json.loads(names.read_text()) if names.exists() else []
+    return processes.run_watched(
+        work, WATCHED, kill_at, lambda: configure(directory)
+    )
 
 
 def test_killed_at_any_step(tmp_path, snapshot, report):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import json
 import pathlib
 import signal
 
@@ -97,10 +96,8 @@ class Runs:
         :param work: None: kill in initialize() itself
         :returns: how it ended, and the boundaries that it passed
         """
-        names = self.path / 'names'
-        names.unlink(missing_ok=True)
 
-        def child() -> None:
+        def configure() -> None:
             use.configure(self.path / 'state', initialize=False)
             os_acc.CONF.set_override('max_workers', 1, 'os_acc')
             os_acc.CONF.set_override('plugin', self.plugin, 'os_acc')
@@ -108,18 +105,13 @@ class Runs:
             os_acc.CONF.set_override('spec_dir', str(self.specs), 'os_acc_cdi')
             if work is not None:
                 os_acc.initialize()
-            boundaries = processes.Boundaries(kill_at)
-            for place, label, methods in (*WATCHED, *PLUGINS[self.plugin][0]):
-                boundaries.watch(place, label, methods)
-            if work is None:
-                os_acc.initialize()
-            else:
-                work()
-            names.write_text(json.dumps(boundaries.names))
 
-        code = processes.run(child)
-        done = names.exists()
-        return code, json.loads(names.read_text()) if done else []
+        return processes.run_watched(
+            work or os_acc.initialize,
+            (*WATCHED, *PLUGINS[self.plugin][0]),
+            kill_at,
+            configure,
+        )
 
     def states(self) -> set[str]:
         opened = journal.Journal(str(self.path / 'state'), 5, read_only=True)

@@ -277,19 +277,12 @@ def test_killed(target, tmp_path, report):
     """A new process finds all plugged or all as before."""
 
     def process(work, kill_at=None) -> tuple[int, list[str]]:
-        names = tmp_path / 'names'
-        names.unlink(missing_ok=True)
-
-        def child() -> None:
-            configure(tmp_path / 'state', target.entry())
-            boundaries = processes.Boundaries(kill_at)
-            for place, label, methods in WATCHED:
-                boundaries.watch(place, label, methods)
-            work()
-            names.write_text(json.dumps(boundaries.names))
-
-        code = processes.run(child)
-        return code, json.loads(names.read_text()) if not code else []
+        return processes.run_watched(
+            work,
+            WATCHED,
+            kill_at,
+            lambda: configure(tmp_path / 'state', target.entry()),
+        )
 
     def both() -> None:
         os_acc.plug(use.instance(INSTANCE), [request()])

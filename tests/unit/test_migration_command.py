@@ -4,16 +4,15 @@
 
 from __future__ import annotations
 
-import types
 import uuid
 
 import command
+import movable
 import pytest
 
 import acc_plug_noop
 from os_acc import exception
 from os_acc import journal
-from os_acc.moving import remote
 
 MIGRATION = str(uuid.uuid4())
 PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')
@@ -63,14 +62,7 @@ def test_a_guest_must_shut_down_within_migration_timeout(
     run, monkeypatch, way, runs, code
 ):
     """The target would not switch later. A guest may be copied for longer."""
-    guest = types.SimpleNamespace(
-        runs=runs, obstacles=lambda *_: [], shared_files=lambda *_: []
-    )
-    monkeypatch.setattr(
-        acc_plug_noop.NoopPlugin, 'guest_move', lambda *_: guest
-    )
-    answer = {'obstacles': [], 'plugins': ['noop'], 'files': {}}
-    monkeypatch.setattr(remote.Remote, 'call', lambda *_, **__: answer)
+    movable.install(monkeypatch, acc_plug_noop.NoopPlugin, 'noop', runs)
     move = ('migrate', 'web', '--to', 'ssh://two', '--dry-run', '--way', way)
     assert run(*move, '--timeout', '3599').code == 0
     result = run(*move, '--timeout', '3600')

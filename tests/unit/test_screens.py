@@ -18,6 +18,7 @@ import types
 
 from autopage import argparse
 import command
+import movable
 from oslo_utils import timeutils
 import pytest
 
@@ -37,7 +38,6 @@ from os_acc.cli import tables
 from os_acc.journal import health
 from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver import driver
-from os_acc.moving import remote
 from os_acc.operations import orphans
 from os_acc.state import instance_names
 
@@ -185,14 +185,7 @@ def run(clean, tmp_path, capfd, monkeypatch):
             lambda *_, answer=answer: answer,
         )
     # It asks both libvirtd, and os-acc on the other host.
-    guest = types.SimpleNamespace(
-        runs=True, obstacles=lambda *_: [], shared_files=lambda *_: []
-    )
-    monkeypatch.setattr(
-        acc_plug_libvirt.LibvirtPlugin, 'guest_move', lambda *_: guest
-    )
-    answer = {'obstacles': [], 'plugins': ['libvirt'], 'files': {}}
-    monkeypatch.setattr(remote.Remote, 'call', lambda *_, **__: answer)
+    movable.install(monkeypatch, acc_plug_libvirt.LibvirtPlugin, 'libvirt')
     # The demo has delays, draws a bar, and shows the name of a new directory.
     no_time = types.SimpleNamespace(sleep=lambda seconds: None)
     monkeypatch.setattr(driver, 'time', no_time)

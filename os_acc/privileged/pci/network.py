@@ -108,8 +108,9 @@ def restore_port(
     Nothing else is changed. A value that set_port() has not set was set by
     somebody else, and stays. device_spec need not offer the VF any more.
 
-    :param changed: what the caller knows that set_port() has changed. If there
-        is no record, this is only looked for, to say what the VF keeps
+    :param changed: the values that set_port() has set, as the caller knows
+        them. They are used only without a record, to say which of them the VF
+        still has
     :param seconds: for the whole operation
     :returns: a clause for each setting that is not restored
     :raises DeviceBusy: if a guest has the VF open

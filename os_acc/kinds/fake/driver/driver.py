@@ -30,8 +30,8 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.kinds.fake.driver import hardware as fake_hardware
+from os_acc.kinds.fake.driver import programmer as fake_programmer
 from os_acc.programming import bitstreams
-from os_acc.spec import device_spec
 
 TRAITS = frozenset({'CUSTOM_FAKE_DEVICE'})
 
@@ -378,7 +378,7 @@ class FakeDriver(driver.DriverBase):
             self,
             device,
             region,
-            _Programmer(
+            fake_programmer.Programmer(
                 device,
                 _hardware_name(device, region),
                 self._hardware(),
@@ -422,41 +422,6 @@ class FakeDriver(driver.DriverBase):
 
     def _hardware(self) -> fake_hardware.Hardware:
         return fake_hardware.Hardware(self.config.hardware_path)
-
-
-class _Programmer(programming.Programmer):
-    """Writes the function into the file that stands for the hardware."""
-
-    @property
-    def can_clear(self) -> bool:
-        return True
-
-    def __init__(
-        self,
-        device: str,
-        name: str,
-        hardware: fake_hardware.Hardware,
-        step: Callable[[progress.Report], None],
-    ) -> None:
-        super().__init__(device)
-        self._name, self._hardware, self._step = name, hardware, step
-
-    def program(
-        self,
-        file: bitstreams.Bitstream | None,
-        function_id: str | None,
-        report: progress.Report,
-    ) -> str:
-        self._step(report)
-        digest = file.sha256 if file is not None else None
-        self._hardware.program(self._name, function_id or f'sha256-{digest}')
-        return device_spec.PARTIAL
-
-    def clear(self) -> None:
-        self._hardware.program(self._name, '')
-
-    def look(self) -> str:
-        return self._hardware.function_of(self._name) or ''
 
 
 def _used_by_others(
