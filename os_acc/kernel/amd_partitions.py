@@ -152,16 +152,20 @@ def _card(slot: str) -> str | None:
 
 def _nodes() -> tuple[_Node, ...]:
     topology = f'{sysfs.SYS}/class/kfd/kfd/topology'
-    # It changes whenever a GPU comes or goes.
-    return _read(topology, sysfs.read(f'{topology}/generation_id'))
+    nodes = f'{topology}/nodes'
+    # A GPU that comes changes the generation, one that goes the names.
+    generation = sysfs.read(f'{topology}/generation_id')
+    return _read(nodes, tuple(sysfs.names(nodes)), generation)
 
 
 @functools.lru_cache(maxsize=1)
-def _read(topology: str, generation: str | None) -> tuple[_Node, ...]:
+def _read(
+    nodes: str, names: tuple[str, ...], generation: str | None
+) -> tuple[_Node, ...]:
     """Read KFD's topology, once for each generation."""
     found = []
-    for name in sysfs.names(f'{topology}/nodes'):
-        text = sysfs.read(f'{topology}/nodes/{name}/properties') or ''
+    for name in names:
+        text = sysfs.read(f'{nodes}/{name}/properties') or ''
         has = dict(line.split(maxsplit=1) for line in text.splitlines())
         minor = int(has.get('drm_render_minor', 0))
         if minor:  # a CPU has none
