@@ -15,7 +15,6 @@ import importlib.resources
 import json
 import os
 from typing import Any
-from typing import NamedTuple
 from typing import NoReturn
 
 from os_acc import exception
@@ -56,13 +55,6 @@ class Function:
     @property
     def label(self) -> str:
         return f'{self.device} {self.region}'.strip()
-
-
-class Partitions(NamedTuple):
-    """The mode of compute partitions that an AMD GPU shall have."""
-
-    device: str
-    compute: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +114,8 @@ class Document:
     :ivar offered: the entries of device_spec
     :ivar specs: the same, as their reader has read them
     :ivar reserved: the devices that only some requests get
-    :ivar partitions: the AMD GPUs whose compute partitions are set
+    :ivar partitions: PCI address and mode of the AMD GPUs whose compute
+        partitions are set
     :ivar vgpus: the VFs that have their vGPU type ahead of time
     :ivar work_queues: the devices whose work queues are set up ahead of time
     :ivar mdevs: the mediated devices that exist ahead of time
@@ -133,7 +126,7 @@ class Document:
     specs: Sequence[device_spec.Spec] = ()
     functions: Sequence[Function] = ()
     reserved: Sequence[reserved.Reserved] = ()
-    partitions: Sequence[Partitions] = ()
+    partitions: Sequence[tuple[str, str]] = ()
     vgpus: Sequence[str] = ()
     work_queues: Sequence[str] = ()
     mdevs: Sequence[wanted_mdevs.Mdevs] = ()
@@ -149,7 +142,10 @@ class Document:
             self.offered,
             functions,
             reserved=reservations.written(self.reserved),
-            partitions=[each._asdict() for each in self.partitions],
+            partitions=[
+                {'device': card, 'compute': mode}
+                for card, mode in self.partitions
+            ],
             vgpus=[{'device': each} for each in self.vgpus],
             work_queues=[{'device': each} for each in self.work_queues],
             mdevs=[dataclasses.asdict(each) for each in self.mdevs],
@@ -272,10 +268,9 @@ def read(
         functions,
         reservations.read(found.get('reserved', ()), place),
         [
-            Partitions(device, item['compute'])
-            for device, item in zip(
+            *zip(
                 _addresses(found, 'partitions', 'an AMD GPU', place),
-                found.get('partitions', ()),
+                (each['compute'] for each in found.get('partitions', ())),
                 strict=True,
             )
         ],
@@ -392,7 +387,7 @@ def _check_once(document: Document, place: schemas.Place) -> Document:
     for part, found, what in (
         ('functions', [each.label for each in document.functions], 'region'),
         ('reserved', [each.label for each in document.reserved], 'region'),
-        ('partitions', [e.device for e in document.partitions], 'device'),
+        ('partitions', [card for card, _ in document.partitions], 'device'),
         ('vgpus', document.vgpus, 'VF'),
         ('work_queues', document.work_queues, 'device'),
         ('mdevs', [each.label for each in document.mdevs], 'type'),

@@ -38,7 +38,7 @@ def find(
 
     :param before: what was applied before
     """
-    wanted = {each.device: each.compute for each in document.partitions}
+    wanted = dict(document.partitions)
     cards = sorted({*wanted, *ahead.compare(PART, document, before).earlier})
     if not cards:
         return

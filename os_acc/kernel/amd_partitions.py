@@ -100,7 +100,7 @@ def of_directory(directory: str) -> Partition | None:
     above = parts[: parts.index('drm')]
     if not pci.is_address(above[-1]):
         return None
-    if (now := mode(above[-1])) in (None, WHOLE):
+    if mode(above[-1]) in (None, WHOLE):
         return None
     return _made('/'.join(above), above[-1], 0)
 
