@@ -35,8 +35,7 @@ class Cards:
         self.minors: dict[str, list[int]] = {}
         self.computing = self.ignores = self.high = False
         self._generation = 0
-        for name in FILES[:1]:
-            kernel.handlers[name] = self._write
+        kernel.handlers[FILES[0]] = self._write
         self.nodes.add('kfd', 'c 235:0', 'virtual/kfd/kfd', 'kfd')
         kernel.write_file('sys/class/kfd/kfd/dev', '235:0\n')
 
@@ -64,6 +63,9 @@ class Cards:
                 self.nodes.add(
                     f'dri/{name}', f'c 226:{at}', f'{there}/{name}', 'drm'
                 )
+        for directory in self.kernel.sys.glob('devices/**/drm/*[0-9]'):
+            text = f'DEVNAME=dri/{directory.name}\n'
+            (directory / 'uevent').write_text(text)
         self.show()
 
     def mode(self, card: str) -> str:

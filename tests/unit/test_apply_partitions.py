@@ -213,10 +213,10 @@ def test_the_driver_does_not_do_it(cards, kernel):
 
 def test_what_cannot_be(cards, kernel):
     apply()
-    kernel.add_function(GPU := '0000:3b:00.0', '10de:2330', 0x030200)
+    kernel.add_function(other := '0000:3b:00.0', '10de:2330', 0x030200)
     for card, mode, text in (
         (CARD, 'TPX', 'its driver lists SPX, DPX, QPX, CPX'),
-        (GPU, 'CPX', 'shows no compute partitions'),
+        (other, 'CPX', 'shows no compute partitions'),
         ('0000:3c:00.0', 'CPX', '0000:3c:00.0'),
     ):
         for check in (True, False):
