@@ -105,7 +105,7 @@ def of(number: device_file.Number) -> Place:
         subsystem,
         tuple(sorted(each for each in places if each is not None)),
         tuple(uuids[-1:]),
-        partition and partition.name,
+        None if partition is None else partition.name,
     )
 
 

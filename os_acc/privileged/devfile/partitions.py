@@ -93,7 +93,8 @@ def _let_go(function: pci.Function) -> bool:
     if known is None:
         return False
     now = amd_partitions.mode(function.address)
-    restores = now == known.mode != known.before
+    possible = amd_partitions.modes(function.address)
+    restores = now == known.mode != known.before in possible
     if restores:
         _change(function, known.before, known)
     elif now not in (known.before, known.mode):
