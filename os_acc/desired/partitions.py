@@ -79,7 +79,7 @@ def _users(host: host_module.Host, card: str, mode: str | None) -> list[str]:
 
     :param mode: the one to be set; None: it is unknown
     """
-    from os_acc.privileged import device_users as privileged
+    from os_acc.privileged import device_users
 
     needs = f'{allocated.FILE}{card}{file_place.SEPARATOR}{mode}='.lower()
     found = [
@@ -90,7 +90,7 @@ def _users(host: host_module.Host, card: str, mode: str | None) -> list[str]:
     if found:
         return found
     with host.acting_for():
-        return privileged.of_functions([card])
+        return device_users.of_functions([card])
 
 
 def _refuse(card: str, users: list[str]) -> None:
