@@ -14,9 +14,27 @@ import os
 import pathlib
 import shutil
 
+import device_nodes
+
+from os_acc.kernel import device_file
+
 PARTS = {'SPX': 1, 'DPX': 2, 'QPX': 4, 'CPX': 8}
 MOST = 8
 FILES = ('current_compute_partition', 'available_compute_partition')
+
+
+class Nodes(device_nodes.Nodes):
+    """Device files that kernel.add_node() makes."""
+
+    def __init__(self, kernel) -> None:
+        super().__init__(kernel)
+        self.kernel = kernel
+
+    def add(self, name, number, directory='', subsystem='', mode=0o600):
+        self.kernel.add_node(f'/dev/{name}', number)
+        path = self.kernel.sys / 'devices' / directory
+        self.show(device_file.parse(number[2:], number[0]), path, subsystem)
+        return path
 
 
 class Cards:
@@ -78,6 +96,10 @@ class Cards:
 
     def reboot(self) -> None:
         self.kernel.reboot()
+        self.start()
+
+    def start(self) -> None:
+        """The cards after a reboot."""
         for card in self.minors:
             self.set(card, 'SPX')
 

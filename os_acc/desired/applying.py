@@ -128,7 +128,10 @@ def before_instances(host: host_module.Host) -> None:
         with host.locks.document(0):
             if (known := _unsettled(host)) is not None:
                 document = documents.stored(known)
-                for step in partitions.find(host, document, known):
+                steps_first = partitions.before_instances(
+                    host, document, known
+                )
+                for step in steps_first:
                     _attempt(host, step)
     except exception.LockTimeout:
         return

@@ -10,6 +10,7 @@ instances get their devices again: a partition is there in its mode only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+import dataclasses
 import functools
 
 from os_acc import exception
@@ -55,6 +56,36 @@ def find(
             error = _in_the_way(host, specs, card, mode)
             act = functools.partial(_set, host, card, mode)
             yield steps.tried(PART, card, now, mode, act, error)
+
+
+def before_instances(
+    host: host_module.Host, document: documents.Document, known: rows.Desired
+) -> Iterator[steps.Step]:
+    """The steps after which instances get their devices again.
+
+    A card gets the mode in which an instance had it, or else that of the
+    document.
+    """
+    wanted = dict(document.partitions)
+    modes = [
+        (card, mode)
+        for card in sorted({*known.devices_of(PART)})
+        if (mode := _mode_had(host, card) or wanted.get(card)) is not None
+    ]
+    yield from find(
+        host, dataclasses.replace(document, partitions=modes), None
+    )
+
+
+def _mode_had(host: host_module.Host, card: str) -> str | None:
+    """The mode in which an instance has a card; None: none has it."""
+    for each in allocated.Holders(host.journal.handles()).on(card):
+        first = f'{allocated.FILE}{card}{file_place.SEPARATOR}'
+        name = (each.handle or '').removeprefix(first)
+        mode = name.partition('=')[0].upper()
+        known = mode in amd_partitions.MODES
+        return mode if known else amd_partitions.WHOLE
+    return None
 
 
 def _in_the_way(

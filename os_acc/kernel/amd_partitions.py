@@ -28,8 +28,8 @@ WHOLE = 'SPX'
 # The mode cannot be told, as while the card is being reset.
 _UNKNOWN = 'UNKNOWN'
 
-# All modes: amdgpu_gfx_compute_mode_desc() in amdgpu_gfx.h.
-_MODES = (WHOLE, 'DPX', 'TPX', 'QPX', 'CPX')
+#: All modes: amdgpu_gfx_compute_mode_desc() in amdgpu_gfx.h.
+MODES = (WHOLE, 'DPX', 'TPX', 'QPX', 'CPX')
 
 #: The file of a card that has its mode.
 FILE = 'current_compute_partition'
@@ -81,7 +81,7 @@ def modes(card: str) -> list[str]:
     """The modes that a card can have now; empty: it has one only."""
     text = sysfs.read(f'{pci.directory(card)}/available_compute_partition')
     found = (text or '').replace(',', ' ').split()
-    return [each for each in found if each in _MODES]
+    return [each for each in found if each in MODES]
 
 
 def of_directory(directory: str) -> Partition | None:
@@ -136,7 +136,7 @@ def _of_device(directory: str) -> Partition:
 
 def _made(directory: str, card: str | None, number: int) -> Partition:
     now = mode(card) if card is not None else None
-    if card is None or now not in _MODES:
+    if card is None or now not in MODES:
         return Partition(directory)
     return Partition(directory, card, f'{now.lower()}={number}')
 

@@ -312,6 +312,21 @@ def test_after_a_reboot_with_the_whole_card(cards):
     assert cards.mode(CARD) == 'CPX'
 
 
+@pytest.mark.parametrize('mode', ['DPX', None])
+def test_after_a_reboot_with_another_mode(cards, mode):
+    """The instance gets its partition; then the document goes on."""
+    apply('CPX')
+    guest, van = plug(named(f'{CARD}+cpx=6+drm+renderd'))
+    assert step(apply(mode)).result == 'in the way'
+    cards.reboot()
+    report = os_acc.initialize(reset=True)
+    assert [each.uuid for each in report.restored] == [van.uuid]
+    assert cards.mode(CARD) == 'CPX'
+    os_acc.unplug(guest)
+    os_acc.apply_again()
+    assert cards.mode(CARD) == (mode or 'SPX')
+
+
 def test_a_card_that_has_gone(cards, kernel):
     apply('CPX')
     kernel.remove_function(CARD)
