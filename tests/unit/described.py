@@ -116,7 +116,7 @@ class Files(Part):
         return {
             FILES[int(device.address[-1])]
             for device in os_acc.get_devices()
-            if device.driver == 'devfile'
+            if device.address.startswith('char-250-')
         }
 
 
