@@ -37,7 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def hosts(tmp_path_factory):
     """Host one and host two."""
     directory = tmp_path_factory.mktemp('hosts')
-    found = [Host(name, directory / name) for name in ('one', 'two')]
+    found = [
+        Host(name, directory / name, address)
+        for name, address in (('one', '127.0.0.2'), ('two', '127.0.0.3'))
+    ]
     for host in found:
         host.start_libvirtd()
         host.wait_for_libvirtd()

@@ -35,6 +35,8 @@ security_driver = "none"
 cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
+migration_host = "{address}"
+migration_address = "{address}"
 """
 LIBVIRTD_CONF = """
 unix_sock_dir = "{directory}"
@@ -72,11 +74,14 @@ class Host:
     So libvirtd can be killed and started again, and then finds its guests.
 
     :param directory: for its files, the journal included
+    :param address: by which the other host's QEMU reaches its QEMU
     :ivar is_called: whether a call of its agent is under way
     :ivar seconds: how long the last call of each name has taken
     """
 
-    def __init__(self, name: str, directory: pathlib.Path) -> None:
+    def __init__(
+        self, name: str, directory: pathlib.Path, address: str = '127.0.0.1'
+    ) -> None:
         self.name, self.directory = name, directory
         directory.mkdir()
         self.uri = f'qemu+unix:///system?socket={directory}/libvirt-sock'
@@ -86,7 +91,7 @@ class Host:
                 host=name, directory=directory, uri=self.uri
             )
         )
-        (directory / 'qemu.conf').write_text(QEMU_CONF)
+        (directory / 'qemu.conf').write_text(QEMU_CONF.format(address=address))
         (directory / 'libvirtd.conf').write_text(
             LIBVIRTD_CONF.format(directory=directory, uuid=uuid.uuid4())
         )
@@ -205,6 +210,30 @@ class Host:
         pid = self.qemu(name)
         assert pid is not None, f'{self.name} has no QEMU of {name}'
         os.kill(pid, signal.SIGKILL)
+
+    # --- the os-acc command
+
+    def command(self) -> list[str]:
+        """The os-acc command on this host."""
+        code = 'from os_acc.cli import app; raise SystemExit(app.main())'
+        return self._inside(
+            *(sys.executable, '-c', code, '--config-file', str(self.conf))
+        )
+
+    def os_acc(self, *arguments: str, code: int = 0) -> Any:
+        """Run os-acc on this host.
+
+        :param code: the exit code that it must have
+        :returns: what it prints, which is JSON
+        """
+        found = subprocess.run(
+            [*self.command(), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert found.returncode == code, (found.stdout, found.stderr)
+        return json.loads(found.stdout)
 
     # --- the agent
 

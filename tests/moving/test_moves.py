@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 import uuid
 
@@ -63,6 +64,24 @@ def test_live(instance, report):
     report(f'live, back: {live(instance, two, one)}')
     instance.lives_on(one, two)
     instance.check('plugged', None)
+
+
+def test_by_the_command(instance, report):
+    """``os-acc migrate`` prepares, moves, switches and releases."""
+    one, two = instance.one, instance.two
+    command = ['migrate', instance.uuid, '--json', '--way', 'live']
+    command += ['--to', two.uri]
+    command += ['--remote-command', shlex.join(two.command())]
+    assert one.os_acc(*command, '--dry-run')['way'] == 'live'
+    started = time.monotonic()
+    assert one.os_acc(*command)['way'] == 'live'
+    report(f'os-acc migrate --way live: {time.monotonic() - started:.1f} s')
+    ((_, instance.mdevs['two']),) = two.journal(instance.uuid)
+    instance.lives_on(two, one)
+    instance.check(None, 'plugged')
+    # There is nothing left to move.
+    assert 'error' in one.os_acc(*command, code=1)
+    instance.lives_on(two, one)
 
 
 def test_replug(instance, report):
