@@ -4,15 +4,23 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import shlex
 import time
 import uuid
 
+import agent
+import hosts
+from hosts import ADDRESS
 from hosts import Host
 from hosts import mdev_exists
 
 from os_acc import objects
+
+TYPE = pathlib.Path(
+    f'/sys/class/mdev_bus/{agent.PARENT}/mdev_supported_types/{agent.TYPE}'
+)
 
 
 def live(instance, source, target) -> str:
@@ -30,14 +38,40 @@ def live(instance, source, target) -> str:
         'switch': target,
         'finish': source,
     }
-    shown = target.virsh('domjobinfo', '--completed', instance.guest.name)
-    # libvirt does not always keep the figures of the job.
-    found = re.search(r'Total downtime: *(\d+ ms)', shown.stdout)
-    downtime = found[1] if found else 'unknown'
     said = [
         f'{name} {host.seconds[name]:.3f} s' for name, host in steps.items()
     ]
-    return f'{", ".join(said)}, downtime {downtime}'
+    return f'{", ".join(said)}, downtime {downtime(instance, target)}'
+
+
+def downtime(instance, target) -> str:
+    """How long the guest stood still in its last move, as libvirt says."""
+    shown = target.virsh('domjobinfo', '--completed', instance.guest.name)
+    # libvirt does not always keep the figures of the job.
+    found = re.search(r'Total downtime: *(\d+ ms)', shown.stdout)
+    return found[1] if found else 'unknown'
+
+
+def by_virsh(instance, source, target, mdev: str) -> str:
+    """Move it live without os-acc, to a device that is there.
+
+    :returns: how long that has taken
+    """
+    files = []
+    for option in '--migratable', '--inactive':
+        xml = source.virsh('dumpxml', option, instance.guest.name).stdout
+        files.append(source.directory / f'move{option}.xml')
+        files[-1].write_text(ADDRESS.sub(f"<address uuid='{mdev}'", xml))
+    running, kept = map(str, files)
+    started = time.monotonic()
+    source.virsh(
+        *('migrate', '--live', '--p2p', '--persistent', '--undefinesource'),
+        *('--xml', running, '--persistent-xml', kept),
+        *('--migrateuri', f'unix://{agent.SOCKET}'),
+        *(instance.guest.name, target.uri),
+    )
+    seconds = time.monotonic() - started
+    return f'migrate {seconds:.3f} s, downtime {downtime(instance, target)}'
 
 
 def test_the_kernel_is_asked(tmp_path):
@@ -62,6 +96,22 @@ def test_live(instance, report):
     instance.lives_on(two, one)
     instance.check(None, 'plugged')
     report(f'live, back: {live(instance, two, one)}')
+    instance.lives_on(one, two)
+    instance.check('plugged', None)
+
+
+def test_beside_virsh(instance, report):
+    """The same guest moves with os-acc and without it."""
+    one, two = instance.one, instance.two
+    for _ in range(3):
+        report(f'live, os-acc: {live(instance, one, two)}')
+        report(f'live, os-acc: {live(instance, two, one)}')
+        mine, other = instance.mdevs['one'], str(uuid.uuid4())
+        (TYPE / 'create').write_text(other)
+        report(f'live, virsh: {by_virsh(instance, one, two, other)}')
+        assert two.mdevs_of(instance.guest.name) == ([other], [other])
+        report(f'live, virsh: {by_virsh(instance, two, one, mine)}')
+        (hosts.MDEVS / other / 'remove').write_text('1')
     instance.lives_on(one, two)
     instance.check('plugged', None)
 
