@@ -54,7 +54,12 @@ OWN = (
     '/var/cache/libvirt',
     '/var/log/libvirt',
 )
+PCI = pathlib.Path('/sys/bus/pci/devices')
 ADDRESS = re.compile("<address uuid='([^']+)'")
+FUNCTION = re.compile(
+    r"<source>\s*<address domain='([^']+)' bus='([^']+)' "
+    r"slot='([^']+)' function='([^']+)'"
+)
 
 
 class Refused(Exception):
@@ -75,20 +80,25 @@ class Host:
 
     :param directory: for its files, the journal included
     :param address: by which the other host's QEMU reaches its QEMU
+    :param vf: the VF that it offers
     :ivar is_called: whether a call of its agent is under way
     :ivar seconds: how long the last call of each name has taken
     """
 
     def __init__(
-        self, name: str, directory: pathlib.Path, address: str = '127.0.0.1'
+        self,
+        name: str,
+        directory: pathlib.Path,
+        address: str = '127.0.0.1',
+        vf: str = '0000:01:00.1',
     ) -> None:
-        self.name, self.directory = name, directory
+        self.name, self.directory, self.vf = name, directory, vf
         directory.mkdir()
         self.uri = f'qemu+unix:///system?socket={directory}/libvirt-sock'
         self.conf = directory / 'os-acc.ini'
         self.conf.write_text(
             agent.CONFIGURATION.format(
-                host=name, directory=directory, uri=self.uri
+                host=name, directory=directory, uri=self.uri, vf=vf
             )
         )
         (directory / 'qemu.conf').write_text(QEMU_CONF.format(address=address))
@@ -187,11 +197,25 @@ class Host:
 
     def mdevs_of(self, name: str) -> tuple[list[str], list[str]]:
         """The mdevs in the XML of a guest: of the running one, and kept."""
+        running, kept = (ADDRESS.findall(xml) for xml in self._xml(name))
+        return running, kept
+
+    def vfs_of(self, name: str) -> tuple[list[str], list[str]]:
+        """The PCI functions in the XML of a guest, as mdevs_of()."""
         running, kept = (
-            ADDRESS.findall(self.virsh('dumpxml', *options, name).stdout)
-            for options in ((), ('--inactive',))
+            [
+                '{}:{}:{}.{}'.format(*(each[2:] for each in found))
+                for found in FUNCTION.findall(xml)
+            ]
+            for xml in self._xml(name)
         )
         return running, kept
+
+    def _xml(self, name: str) -> list[str]:
+        return [
+            self.virsh('dumpxml', *options, name).stdout
+            for options in ((), ('--inactive',))
+        ]
 
     def qemu(self, name: str) -> int | None:
         """The process of a guest on this host."""
@@ -290,14 +314,19 @@ class Host:
         return [objects.VAN.obj_from_primitive(each) for each in found]
 
     def journal(self, instance: str) -> list[tuple[str, str]]:
-        """What its journal has of an instance: state and mdev of each VAN."""
-        return [(v.state, v.handle.uuid) for v in self.vans(instance)]
+        """The state and the handle of each VAN that an instance has here."""
+        return [(v.state, v.handle.identity) for v in self.vans(instance)]
 
     def stop(self) -> None:
         for process in (self._agent, self._libvirtd, self._keeper):
             if process is not None:
                 process.kill()
                 process.wait()
+
+
+def is_given(vf: str) -> bool:
+    """Whether a VF has a driver, which it has for a guest only."""
+    return (PCI / vf / 'driver').exists()
 
 
 def mdev_exists(name: str) -> bool:

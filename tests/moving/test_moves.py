@@ -79,7 +79,7 @@ def test_the_kernel_is_asked(tmp_path):
     host = Host('three', tmp_path / 'three')
     host.start_agent()
     instance, van, mdev = (str(uuid.uuid4()) for _ in range(3))
-    host.call('plug', instance=instance, van=van, mdev=mdev)
+    host.call('plug', instance=instance, handles={van: f'mdev/{mdev}'})
     plan = objects.MigrationPlan.obj_from_primitive(
         host.call('describe', instance=instance)
     )
@@ -126,7 +126,8 @@ def test_by_the_command(instance, report):
     started = time.monotonic()
     assert one.os_acc(*command)['way'] == 'live'
     report(f'os-acc migrate --way live: {time.monotonic() - started:.1f} s')
-    ((_, instance.mdevs['two']),) = two.journal(instance.uuid)
+    ((_, identity),) = two.journal(instance.uuid)
+    instance.mdevs['two'] = identity.removeprefix('mdev/')
     instance.lives_on(two, one)
     instance.check(None, 'plugged')
     # There is nothing left to move.
@@ -134,34 +135,34 @@ def test_by_the_command(instance, report):
     instance.lives_on(two, one)
 
 
-def test_replug(instance, report):
-    """It gives its device back, moves, and gets another one."""
-    one, two = instance.one, instance.two
+def test_replug(both, report):
+    """It gives its devices back, moves, and gets others."""
+    one, two, guest = both.one, both.two, both.guest
     started = time.monotonic()
-    instance.prepare(one, two, live=True)
-    assert instance.guest.mark() is None
-    instance.begin(one, two, with_device=False)
+    both.prepare(one, two, live=True)
+    assert (guest.mark(), guest.drives()) == (None, 0)
+    both.begin(one, two, with_device=False)
     one.result()
-    instance.switch(two, live=True)
+    both.switch(two, live=True)
     # A second device, without the state of the first.
-    instance.lives_on(two, one, 'B')
+    both.lives_on(two, one, 'B')
     report(f'replug: {time.monotonic() - started:.1f} s')
-    instance.finish(one)
-    instance.check(None, 'plugged')
+    both.finish(one)
+    both.check(None, 'plugged')
 
 
-def test_cold(instance):
+def test_cold(both):
     """It is stopped, and starts on the other host."""
-    one, two, guest = instance.one, instance.two, instance.guest
+    one, two, guest = both.one, both.two, both.guest
     last = int(guest.beats()[-1][0])
-    instance.prepare(one, two)
+    both.prepare(one, two)
     one.virsh('destroy', guest.name)
-    instance.switch(two)
-    instance.define(two)
+    both.switch(two)
+    both.define(two)
     one.virsh('undefine', guest.name)
     guest.log.write_text('')
     two.virsh('start', guest.name)
-    instance.lives_on(two, one)
+    both.lives_on(two, one)
     assert int(guest.beats()[0][0]) < last
-    instance.finish(one)
-    instance.check(None, 'plugged')
+    both.finish(one)
+    both.check(None, 'plugged')
