@@ -27,13 +27,17 @@ from os_acc.privileged import privsep
 SOCKET = '/tmp/migration.sock'
 PARENT, TYPE = 'mtty', 'mtty-2'
 # Some tests ask while libvirtd is dead: then connect_timeout is waited for.
+# os-acc cannot empty the VFs of QEMU's drive: see tests/lab/use.py.
 CONFIGURATION = """
 [os_acc]
 host = {host}
 state_path = {directory}/state
 plugin = libvirt
+cleaning_command = true
 device_spec = [{{"address": "mtty", "mdev_types": ["mtty-2"]}},
  {{"address": "{vf}", "command_empties": true}}]
+[os_acc_privileged]
+helper_command = {python} -m oslo_privsep.daemon --config-file {file}
 [os_acc_libvirt]
 connection_uri = {uri}
 connect_timeout = 5

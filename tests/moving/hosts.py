@@ -98,7 +98,12 @@ class Host:
         self.conf = directory / 'os-acc.ini'
         self.conf.write_text(
             agent.CONFIGURATION.format(
-                host=name, directory=directory, uri=self.uri, vf=vf
+                host=name,
+                directory=directory,
+                uri=self.uri,
+                vf=vf,
+                python=sys.executable,
+                file=self.conf,
             )
         )
         (directory / 'qemu.conf').write_text(QEMU_CONF.format(address=address))

@@ -53,7 +53,7 @@ KERNEL = (
 )
 # Its VFs take their queues and vectors from a pool.
 DRIVE = (
-    'nvme,serial=drive,bus=port,subsys=subsystem,sriov_max_vfs=2,'
+    'nvme,serial=drive,bus=rp1,subsys=subsystem,sriov_max_vfs=2,'
     'sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=8,msix_qsize=8'
 )
 # Runs the QEMU of the root, which is newer than that of Debian 12.
@@ -103,7 +103,7 @@ class Machine(boot.Lab):
             ('-accel', 'tcg,thread=multi'),
             ('-machine', 'q35,kernel_irqchip=split'),
             ('-device', 'intel-iommu,intremap=on,caching-mode=on'),
-            ('-device', 'pcie-root-port,id=port,slot=1,addr=0x1c'),
+            ('-device', 'pcie-root-port,id=rp1,slot=1,addr=0x1c'),
             ('-device', 'nvme-subsys,id=subsystem'),
             ('-device', DRIVE),
             ('-cpu', 'qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+svm,+npt'),

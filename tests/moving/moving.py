@@ -194,6 +194,10 @@ class Instance:
             host.virsh('destroy', self.guest.name, check=False)
             host.virsh('undefine', self.guest.name, check=False)
         for host in (self.two, self.one):
-            if any(state != 'plugged' for state, _ in host.journal(self.uuid)):
-                host.call('abort', instance=self.uuid, move=self.move)
+            for move in {
+                van.migration_uuid
+                for van in host.vans(self.uuid)
+                if van.state != 'plugged'
+            }:
+                host.call('abort', instance=self.uuid, move=move)
             host.call('unplug', instance=self.uuid)

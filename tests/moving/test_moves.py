@@ -103,7 +103,7 @@ def test_live(instance, report):
 def test_beside_virsh(instance, report):
     """The same guest moves with os-acc and without it."""
     one, two = instance.one, instance.two
-    for _ in range(3):
+    for _ in range(2):
         report(f'live, os-acc: {live(instance, one, two)}')
         report(f'live, os-acc: {live(instance, two, one)}')
         mine, other = instance.mdevs['one'], str(uuid.uuid4())
