@@ -131,7 +131,7 @@ def test_by_the_command(instance, report):
     instance.lives_on(two, one)
     instance.check(None, 'plugged')
     # There is nothing left to move.
-    assert 'error' in one.os_acc(*command, code=1)
+    assert 'error' in one.os_acc(*command, code=4)
     instance.lives_on(two, one)
 
 
