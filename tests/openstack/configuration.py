@@ -315,12 +315,11 @@ def _compute(host: str, path: pathlib.Path) -> Sections:
         # With one attempt, the fault of a server is the error of its host.
         # With more, it is that there is no other host.
         'scheduler': {'workers': 1, 'max_attempts': 1},
-        # for os-acc-nova-demand
+        # for os-acc-nova-demand; nobody else reads notifications
+        'oslo_messaging_notifications': {'driver': 'messagingv2'},
         'notifications': {
-            'notification_format': 'both',
-            'versioned_notifications_topics': (
-                'versioned_notifications, os_acc_demand'
-            ),
+            'notification_format': 'versioned',
+            'versioned_notifications_topics': 'os_acc_demand',
         },
         'vnc': {'enabled': 'false'},
         'spice': {'enabled': 'false'},
