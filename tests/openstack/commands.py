@@ -70,9 +70,7 @@ def allocated(server: str) -> dict[str, dict[str, int]]:
     """Return what a server has: resource class and amount, by provider."""
     return {
         each['resource_provider']: each['resources']
-        for each in _list(
-            'resource', 'provider', 'allocation', 'show', server
-        )
+        for each in _list('resource', 'provider', 'allocation', 'show', server)
     }
 
 

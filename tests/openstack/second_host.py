@@ -3,13 +3,17 @@
 """A second compute host on this machine.
 
 Its nova-compute and libvirtd have a host name and directories of libvirt of
-their own: see another_host.sh.
+their own: see another_host.sh. The service os-acc-nova-demand runs on both
+hosts.
 """
 
 from __future__ import annotations
 
+import pathlib
+
 import catalog
 import cloud
+import cyborg_cloud
 import databases
 import layout
 import processes
@@ -56,9 +60,37 @@ class SecondHost:
         """Stop the host, and delete it from Nova, without its guests."""
         if self._compute is not None:
             self._compute.stop()
-        admin = catalog.connect()
-        for service in admin.compute.services(
+        nova = catalog.connect().compute
+        for service in nova.services(
             host=layout.SECOND_HOST, binary='nova-compute'
         ):
-            admin.compute.delete_service(service)
+            nova.delete_service(service)
         self._libvirtd.stop()
+
+
+def demand_service(name: str, conf: pathlib.Path) -> processes.Service:
+    """Return the service os-acc-nova-demand of a host.
+
+    :param name: of the service, and of its log
+    :param conf: the configuration of the host's nova-compute
+    """
+    return processes.Service(
+        name,
+        [
+            layout.nova_program('os-acc-nova-demand'),
+            '--config-file',
+            conf,
+            '--log-file',
+            f'{name}.log',
+        ],
+    )
+
+
+def start_demand(service: processes.Service) -> None:
+    """Start os-acc-nova-demand, and wait until it misses no notification."""
+    log = layout.LOGS / f'{service.name}.log'
+    service.start()
+    service.wait_until(
+        'listener',
+        lambda: cyborg_cloud.logged(log, 0, 'Listening for notifications'),
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -68,32 +69,23 @@ class Host:
 @pytest.fixture(scope='module')
 def hosts(cloud: clouds.Cloud) -> Iterator[Sequence[Host]]:
     """Both hosts. The second one is there for this module only."""
-    second = second_host.SecondHost()
-    demand = [
-        _demand(f'os-acc-nova-demand{suffix}', conf)
-        for suffix, conf in (
-            ('', layout.NOVA_COMPUTE_CONF),
-            ('-2', layout.SECOND_COMPUTE_CONF),
-        )
-    ]
-    for each in demand:
-        each.start()
-    second.start()
-    yield [
-        _host(layout.HOST, layout.NOVA_COMPUTE_CONF),
-        _host(layout.SECOND_HOST, layout.SECOND_COMPUTE_CONF),
-    ]
-    for each in demand:
-        each.stop()
-    second.remove()
+    with contextlib.ExitStack() as stack:
+        for name, conf in (
+            ('os-acc-nova-demand', layout.NOVA_COMPUTE_CONF),
+            ('os-acc-nova-demand-2', layout.SECOND_COMPUTE_CONF),
+        ):
+            demand = second_host.demand_service(name, conf)
+            stack.callback(demand.stop)
+            second_host.start_demand(demand)
+        second = second_host.SecondHost()
+        stack.callback(second.remove)
+        second.start()
+        yield [
+            _host(layout.HOST, layout.NOVA_COMPUTE_CONF),
+            _host(layout.SECOND_HOST, layout.SECOND_COMPUTE_CONF),
+        ]
+        assert vans(conf=layout.SECOND_COMPUTE_CONF) == []
     assert commands.providers(layout.SECOND_HOST) == {}
-
-
-def _demand(name: str, conf: pathlib.Path) -> processes.Service:
-    return processes.Service(
-        name,
-        [layout.nova_program('os-acc-nova-demand'), '--config-file', conf],
-    )
 
 
 def _host(name: str, conf: pathlib.Path) -> Host:
