@@ -196,25 +196,43 @@ def test_killed_at_any_step(tmp_path, snapshot, report):
 
 @pytest.mark.boot1
 def test_before_the_reboot(lab_state, leave_all):
-    """test_reboot has the VFs of the only drive with SR-IOV."""
+    """Guests use two of four VFs and one of two mediated devices."""
     directory = lab_state / 'apply'
     directory.mkdir()
     configure(directory)
-    os_acc.apply(document(mdevs=2))
-    os_acc.plug(use.instance(INSTANCE), [_one_made()])
+    os_acc.apply(document(4, 2))
+    os_acc.plug(
+        use.instance(INSTANCE),
+        [
+            use.pci_request(use.VFS[1]),
+            use.pci_request(use.VFS[3]),
+            _one_made(),
+        ],
+    )
     use.close()
 
 
 @pytest.mark.boot2
 def test_after_the_reboot(lab_state, snapshot):
     before = snapshot()
+    assert there() == (0, 0)
+    # A service that starts: it makes all devices of the document again, and
+    # each guest gets the ones that it had.
     configure(lab_state / 'apply')
-    (van,) = os_acc.get_vans()
+    assert there() == (4, 2)
+    first, second, van = os_acc.get_vans()
+    assert [each.handle.address for each in (first, second)] == [
+        use.VFS[1],
+        use.VFS[3],
+    ]
+    # The host's driver takes no free VF.
+    used = [None, 'vfio-pci'] * 2
+    assert [use.driver_of(vf) for vf in use.VFS] == used
     left = {each.uuid for each in mdev.devices()}
-    assert len(left) == 2
     assert van.handle.uuid in left
-    assert {*results(os_acc.apply(document(mdevs=2)))} == {'unchanged'}
-    assert os_acc.unplug(use.instance(INSTANCE)) == 1
+    assert {*results(os_acc.apply(document(4, 2)))} == {'unchanged'}
+    assert os_acc.unplug(use.instance(INSTANCE)) == 3
+    assert there() == (4, 2)
     assert {each.uuid for each in mdev.devices()} == left
     os_acc.apply(document())
     use.close()

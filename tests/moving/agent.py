@@ -27,12 +27,17 @@ from os_acc.privileged import privsep
 SOCKET = '/tmp/migration.sock'
 PARENT, TYPE = 'mtty', 'mtty-2'
 # Some tests ask while libvirtd is dead: then connect_timeout is waited for.
+# os-acc cannot empty the VFs of QEMU's drive: see tests/lab/use.py.
 CONFIGURATION = """
 [os_acc]
 host = {host}
 state_path = {directory}/state
 plugin = libvirt
-device_spec = {{"address": "mtty", "mdev_types": ["mtty-2"]}}
+cleaning_command = true
+device_spec = [{{"address": "mtty", "mdev_types": ["mtty-2"]}},
+ {{"address": "{vf}", "command_empties": true}}]
+[os_acc_privileged]
+helper_command = {python} -m oslo_privsep.daemon --config-file {file}
 [os_acc_libvirt]
 connection_uri = {uri}
 connect_timeout = 5
@@ -64,8 +69,12 @@ class Agent:
             }
         return answer | {'seconds': time.monotonic() - started}
 
-    def plug(self, instance: str, van: str, mdev: str) -> list[Any]:
-        return _told(os_acc.plug(_instance(instance), [_request(van, mdev)]))
+    def plug(self, instance: str, handles: dict[str, str]) -> list[Any]:
+        """Plug devices.
+
+        :param handles: the identity of the handle of each VAN
+        """
+        return _told(os_acc.plug(_instance(instance), _requests(handles)))
 
     def unplug(self, instance: str) -> int:
         return os_acc.unplug(_instance(instance))
@@ -74,14 +83,19 @@ class Agent:
         return migration.describe(_instance(instance)).obj_to_primitive()
 
     def prepare(
-        self, instance: str, plan: dict[str, Any], move: str, mdev: str
+        self,
+        instance: str,
+        plan: dict[str, Any],
+        move: str,
+        handles: dict[str, str],
     ) -> list[Any]:
-        """Prepare one device, which the caller chooses as Placement does."""
-        read = objects.MigrationPlan.obj_from_primitive(plan)
-        requests = [_request(read.accelerators[0].uuid, mdev)]
+        """Prepare devices, which the caller chooses as Placement does.
+
+        :param handles: as of plug()
+        """
         return _told(
             migration.prepare(
-                _instance(instance), plan, move, requests=requests
+                _instance(instance), plan, move, requests=_requests(handles)
             )
         )
 
@@ -161,11 +175,17 @@ def _instance(uuid: str) -> objects.InstanceInfo:
     return objects.InstanceInfo(uuid=uuid, name='guest')
 
 
-def _request(van: str, mdev: str) -> objects.AcceleratorRequest:
-    return objects.AcceleratorRequest(
-        uuid=van,
-        handle=objects.MdevHandle(uuid=mdev, parent=PARENT, type=TYPE),
-    )
+def _requests(handles: dict[str, str]) -> list[objects.AcceleratorRequest]:
+    made = []
+    for van, identity in handles.items():
+        kind, _, name = identity.partition('/')
+        handle = (
+            objects.MdevHandle(uuid=name, parent=PARENT, type=TYPE)
+            if kind == 'mdev'
+            else objects.PCIHandle(address=name)
+        )
+        made.append(objects.AcceleratorRequest(uuid=van, handle=handle))
+    return made
 
 
 def _told(vans: objects.VANList) -> list[Any]:

@@ -21,6 +21,8 @@ from says import pytest_runtest_protocol  # noqa: F401
 from summary import pytest_terminal_summary  # noqa: F401
 from summary import report  # noqa: F401
 
+#: Of the VFs that init.sh has made, but for the number.
+VFS = '0000:01:00'
 COMMAND_LINE = pathlib.Path('/proc/cmdline').read_text().split()
 
 
@@ -37,7 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def hosts(tmp_path_factory):
     """Host one and host two."""
     directory = tmp_path_factory.mktemp('hosts')
-    found = [Host(name, directory / name) for name in ('one', 'two')]
+    found = [
+        Host(name, directory / name, f'127.0.1.{number}', f'{VFS}.{number}')
+        for number, name in enumerate(('one', 'two'), 1)
+    ]
     for host in found:
         host.start_libvirtd()
         host.wait_for_libvirtd()
@@ -55,6 +60,15 @@ def hosts(tmp_path_factory):
 def instance(hosts, tmp_path):
     """An instance that runs on host one."""
     made = Instance(*hosts, tmp_path)
+    made.start()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def both(hosts, tmp_path):
+    """An instance that runs on host one, and has a VF, too."""
+    made = Instance(*hosts, tmp_path, with_vf=True)
     made.start()
     yield made
     made.remove()

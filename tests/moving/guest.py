@@ -54,7 +54,8 @@ while :; do
         read -r -t 60 back <&3
         text="$back $(register if=/dev/port skip=$((base + 7)))"
     fi
-    echo "BEAT $n $text END"
+    drives=$($b cat /sys/bus/pci/devices/*/class | $b grep -c 0x010802)
+    echo "BEAT $n $text $drives END"
     $b sleep 0.3
 done
 """
@@ -135,7 +136,10 @@ class Guest:
         return [w[w.index('BEAT') + 1 : -1] for w in words if w[-1] == 'END']
 
     def beat(self) -> list[str]:
-        """What it says from now on: number, echo and mark, or number and -."""
+        """What it says from now on.
+
+        A number, - or echo and mark, and how many NVMe functions it has.
+        """
         before = len(self.beats())
         # The next line may have begun before this call.
         wait(
@@ -151,12 +155,16 @@ class Guest:
 
         :returns: None if it has no device
         """
-        number, *device = self.beat()
+        number, *device, _ = self.beat()
         if device == ['-']:
             return None
         echo, mark = device
         assert echo == f'e{number}', device
         return mark
+
+    def drives(self) -> int:
+        """How many NVMe functions it has."""
+        return int(self.beat()[-1])
 
 
 def wait(check, why=lambda: ''):

@@ -35,6 +35,8 @@ security_driver = "none"
 cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
+migration_host = "{address}"
+migration_address = "{address}"
 """
 LIBVIRTD_CONF = """
 unix_sock_dir = "{directory}"
@@ -52,7 +54,12 @@ OWN = (
     '/var/cache/libvirt',
     '/var/log/libvirt',
 )
+PCI = pathlib.Path('/sys/bus/pci/devices')
 ADDRESS = re.compile("<address uuid='([^']+)'")
+FUNCTION = re.compile(
+    r"<source>\s*<address domain='([^']+)' bus='([^']+)' "
+    r"slot='([^']+)' function='([^']+)'"
+)
 
 
 class Refused(Exception):
@@ -72,21 +79,34 @@ class Host:
     So libvirtd can be killed and started again, and then finds its guests.
 
     :param directory: for its files, the journal included
+    :param address: by which the other host's QEMU reaches its QEMU
+    :param vf: the VF that it offers
     :ivar is_called: whether a call of its agent is under way
     :ivar seconds: how long the last call of each name has taken
     """
 
-    def __init__(self, name: str, directory: pathlib.Path) -> None:
-        self.name, self.directory = name, directory
+    def __init__(
+        self,
+        name: str,
+        directory: pathlib.Path,
+        address: str = '127.0.0.1',
+        vf: str = '0000:01:00.1',
+    ) -> None:
+        self.name, self.directory, self.vf = name, directory, vf
         directory.mkdir()
         self.uri = f'qemu+unix:///system?socket={directory}/libvirt-sock'
         self.conf = directory / 'os-acc.ini'
         self.conf.write_text(
             agent.CONFIGURATION.format(
-                host=name, directory=directory, uri=self.uri
+                host=name,
+                directory=directory,
+                uri=self.uri,
+                vf=vf,
+                python=sys.executable,
+                file=self.conf,
             )
         )
-        (directory / 'qemu.conf').write_text(QEMU_CONF)
+        (directory / 'qemu.conf').write_text(QEMU_CONF.format(address=address))
         (directory / 'libvirtd.conf').write_text(
             LIBVIRTD_CONF.format(directory=directory, uuid=uuid.uuid4())
         )
@@ -182,11 +202,25 @@ class Host:
 
     def mdevs_of(self, name: str) -> tuple[list[str], list[str]]:
         """The mdevs in the XML of a guest: of the running one, and kept."""
+        running, kept = (ADDRESS.findall(xml) for xml in self._xml(name))
+        return running, kept
+
+    def vfs_of(self, name: str) -> tuple[list[str], list[str]]:
+        """The PCI functions in the XML of a guest, as mdevs_of()."""
         running, kept = (
-            ADDRESS.findall(self.virsh('dumpxml', *options, name).stdout)
-            for options in ((), ('--inactive',))
+            [
+                '{}:{}:{}.{}'.format(*(each[2:] for each in found))
+                for found in FUNCTION.findall(xml)
+            ]
+            for xml in self._xml(name)
         )
         return running, kept
+
+    def _xml(self, name: str) -> list[str]:
+        return [
+            self.virsh('dumpxml', *options, name).stdout
+            for options in ((), ('--inactive',))
+        ]
 
     def qemu(self, name: str) -> int | None:
         """The process of a guest on this host."""
@@ -205,6 +239,30 @@ class Host:
         pid = self.qemu(name)
         assert pid is not None, f'{self.name} has no QEMU of {name}'
         os.kill(pid, signal.SIGKILL)
+
+    # --- the os-acc command
+
+    def command(self) -> list[str]:
+        """The os-acc command on this host."""
+        code = 'from os_acc.cli import app; raise SystemExit(app.main())'
+        return self._inside(
+            *(sys.executable, '-c', code, '--config-file', str(self.conf))
+        )
+
+    def os_acc(self, *arguments: str, code: int = 0) -> Any:
+        """Run os-acc on this host.
+
+        :param code: the exit code that it must have
+        :returns: what it prints, which is JSON
+        """
+        found = subprocess.run(
+            [*self.command(), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert found.returncode == code, (found.stdout, found.stderr)
+        return json.loads(found.stdout)
 
     # --- the agent
 
@@ -261,14 +319,19 @@ class Host:
         return [objects.VAN.obj_from_primitive(each) for each in found]
 
     def journal(self, instance: str) -> list[tuple[str, str]]:
-        """What its journal has of an instance: state and mdev of each VAN."""
-        return [(v.state, v.handle.uuid) for v in self.vans(instance)]
+        """The state and the handle of each VAN that an instance has here."""
+        return [(v.state, v.handle.identity) for v in self.vans(instance)]
 
     def stop(self) -> None:
         for process in (self._agent, self._libvirtd, self._keeper):
             if process is not None:
                 process.kill()
                 process.wait()
+
+
+def is_given(vf: str) -> bool:
+    """Whether a VF has a driver, which it has for a guest only."""
+    return (PCI / vf / 'driver').exists()
 
 
 def mdev_exists(name: str) -> bool:

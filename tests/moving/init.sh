@@ -23,7 +23,11 @@ mount -t 9p -o "ro,$virtio" packages /packages
 ip link set lo up
 hostname moving
 modprobe kvm_amd nested=0
-modprobe -a vfio_iommu_type1 mtty
+modprobe -a vfio_iommu_type1 mtty vfio_pci nvme
+# The VFs of the only drive, for the guests of both hosts.
+drive=/sys/bus/pci/devices/0000:01:00.0
+echo 0 >$drive/sriov_drivers_autoprobe
+echo 2 >$drive/sriov_numvfs
 
 read -r up _ </proc/uptime
 echo "lab: boot $OS_ACC_LAB_BOOT, kernel $(uname -r), up in $up s"

@@ -48,8 +48,13 @@ PLATFORMS = ('manylinux2014_x86_64', 'manylinux_2_28_x86_64')
 # then.
 KERNEL = (
     'console=ttyS0 quiet panic=-1 os_acc_moving=1 mitigations=off apparmor=0 '
-    'audit=0 tsc=reliable nowatchdog nohz=off highres=off '
-    'no_timer_check sysrq_always_enabled'
+    'audit=0 intel_iommu=on iommu=pt tsc=reliable nowatchdog nohz=off '
+    'highres=off no_timer_check sysrq_always_enabled'
+)
+# Its VFs take their queues and vectors from a pool.
+DRIVE = (
+    'nvme,serial=drive,bus=rp1,subsys=subsystem,sriov_max_vfs=2,'
+    'sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=8,msix_qsize=8'
 )
 # Runs the QEMU of the root, which is newer than that of Debian 12.
 OF_ROOT = """#!/bin/sh
@@ -96,7 +101,11 @@ class Machine(boot.Lab):
             ('-no-reboot',),
             ('-display', 'none'),
             ('-accel', 'tcg,thread=multi'),
-            ('-machine', 'q35'),
+            ('-machine', 'q35,kernel_irqchip=split'),
+            ('-device', 'intel-iommu,intremap=on,caching-mode=on'),
+            ('-device', 'pcie-root-port,id=rp1,slot=1,addr=0x1c'),
+            ('-device', 'nvme-subsys,id=subsystem'),
+            ('-device', DRIVE),
             ('-cpu', 'qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+svm,+npt'),
             ('-smp', str(self.options.cpus)),
             ('-m', self.options.memory),

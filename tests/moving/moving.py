@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""An instance with a mediated device, and the steps by which it moves."""
+"""An instance with a mediated device, and the steps by which it moves.
+
+It may have a VF, too, which cannot move while it is used.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import agent
 from guest import Guest
 from guest import wait
 from hosts import Host
+from hosts import is_given
 from hosts import mdev_exists
 import libvirt
 
@@ -27,31 +31,48 @@ SOCKETS = pathlib.Path('/proc/net/unix')
 class Instance:
     """It runs on host one, and moves to host two.
 
+    :param with_vf: it also has the VF of its host
     :ivar mdevs: the mediated device that it has, or had, on each host
     :ivar move: the UUID of its last migration
     """
 
-    def __init__(self, one: Host, two: Host, directory: pathlib.Path) -> None:
+    def __init__(
+        self,
+        one: Host,
+        two: Host,
+        directory: pathlib.Path,
+        with_vf: bool = False,
+    ) -> None:
         self.one, self.two = one, two
         self.guest = Guest(directory)
         self.uuid = self.guest.uuid
         self.van = str(uuid.uuid4())
+        self.vf_van = str(uuid.uuid4()) if with_vf else None
         self.mdevs: dict[str, str] = {}
         self.move = ''
         self.prepared: list[Any] = []
 
+    def handles(self, host: Host) -> dict[str, str]:
+        """The identity of each VAN's handle on a host."""
+        made = {self.van: f'mdev/{self.mdevs[host.name]}'}
+        if self.vf_van is not None:
+            made[self.vf_van] = f'pci/{host.vf}'
+        return made
+
     def start(self) -> None:
         """Plug it, and start its guest, on host one."""
-        mdev = self.mdevs['one'] = str(uuid.uuid4())
-        self.one.call('plug', instance=self.uuid, van=self.van, mdev=mdev)
+        self.mdevs['one'] = str(uuid.uuid4())
+        self.one.call(
+            'plug', instance=self.uuid, handles=self.handles(self.one)
+        )
         self.define(self.one)
         self.one.virsh('start', self.guest.name)
         assert self.guest.mark() == 'A'
 
     def define(self, host: Host) -> None:
-        (van,) = host.vans(self.uuid)
+        hostdevs = ''.join(van.guest_config for van in host.vans(self.uuid))
         path = host.directory / f'{self.guest.name}.xml'
-        path.write_text(self.guest.xml(van.guest_config))
+        path.write_text(self.guest.xml(hostdevs))
         host.virsh('define', str(path))
 
     def prepare(self, source: Host, target: Host, live: bool = False) -> None:
@@ -61,13 +82,13 @@ class Instance:
         """
         plan = source.call('describe', instance=self.uuid)
         self.move = str(uuid.uuid4())
-        mdev = self.mdevs[target.name] = str(uuid.uuid4())
+        self.mdevs[target.name] = str(uuid.uuid4())
         self.prepared = target.call(
             'prepare',
             instance=self.uuid,
             plan=plan,
             move=self.move,
-            mdev=mdev,
+            handles=self.handles(target),
         )
         source.call('hand_over', instance=self.uuid, move=self.move, live=live)
 
@@ -91,18 +112,24 @@ class Instance:
         host.call('switch', instance=self.uuid, move=self.move, live=live)
 
     def finish(self, host: Host) -> None:
-        assert host.call('finish', instance=self.uuid, move=self.move) == 1
+        released = host.call('finish', instance=self.uuid, move=self.move)
+        assert released == len(self.handles(host))
 
     def check(self, one: str | None, two: str | None) -> None:
         """Check both journals, and that the devices are as they say.
 
-        :param one: the state of the VAN on host one; None: it has none
+        :param one: the state of each VAN on host one; None: it has none
         """
         for host, state in ((self.one, one), (self.two, two)):
+            handles = self.handles(host)
+            wanted = [] if state is None else [*handles.values()]
+            assert host.journal(self.uuid) == [
+                (state, each) for each in wanted
+            ], host.name
             mdev = self.mdevs[host.name]
-            wanted = [] if state is None else [(state, mdev)]
-            assert host.journal(self.uuid) == wanted, host.name
             assert mdev_exists(mdev) == (state is not None), host.name
+            if self.vf_van is not None:
+                assert is_given(host.vf) == (state is not None), host.name
 
     def recover(self) -> None:
         """Both hosts recover, when the time of the migration is over."""
@@ -116,6 +143,9 @@ class Instance:
         assert self.guest.mark() == mark
         mdev = [self.mdevs[host.name]]
         assert host.mdevs_of(self.guest.name) == (mdev, mdev)
+        vf = [] if self.vf_van is None else [host.vf]
+        assert host.vfs_of(self.guest.name) == (vf, vf)
+        assert self.guest.drives() == len(vf)
 
     def in_the_copy(self, act: Callable[[], None]) -> None:
         """Act while memory is copied from host one."""
@@ -164,6 +194,10 @@ class Instance:
             host.virsh('destroy', self.guest.name, check=False)
             host.virsh('undefine', self.guest.name, check=False)
         for host in (self.two, self.one):
-            if any(state != 'plugged' for state, _ in host.journal(self.uuid)):
-                host.call('abort', instance=self.uuid, move=self.move)
+            for move in {
+                van.migration_uuid
+                for van in host.vans(self.uuid)
+                if van.state != 'plugged'
+            }:
+                host.call('abort', instance=self.uuid, move=move)
             host.call('unplug', instance=self.uuid)

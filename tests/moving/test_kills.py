@@ -106,7 +106,7 @@ def test_libvirtd_of_the_target(moving, at):
     assert moving.two.qemu(moving.guest.name) is not None
     moving.two.call('recover', migration_timeout=1.0)
     assert moving.two.journal(moving.uuid) == [
-        ('incoming', moving.mdevs['two'])
+        ('incoming', f'mdev/{moving.mdevs["two"]}')
     ]
     again(moving.two)
     goes_on_at_the_source(moving)
