@@ -26,6 +26,7 @@ cp /etc/libvirt/{libvirtd,qemu}.conf "$files"
 mount --bind "$files" /etc/libvirt
 
 echo "$name" >/proc/sys/kernel/hostname
-sed "s/\$/ $name/" /etc/hosts >"$files/hosts"
+# libvirtd takes the first name of the first line that has the host's name.
+{ echo "127.0.0.1 $name" && cat /etc/hosts; } >"$files/hosts"
 mount --bind "$files/hosts" /etc/hosts
 exec "$@"
