@@ -43,7 +43,7 @@ class SecondHost:
         """Start libvirtd and nova-compute, and wait until Nova uses them."""
         self._libvirtd.start()
         process = self._libvirtd.pid
-        # Until then, it is another_host.sh, and in the first host's namespaces.
+        # Until then, it has the namespaces of the first host.
         self._libvirtd.wait_until(
             'program',
             lambda: (
