@@ -43,6 +43,14 @@ class SecondHost:
         """Start libvirtd and nova-compute, and wait until Nova uses them."""
         self._libvirtd.start()
         process = self._libvirtd.pid
+        # Until then, it has the namespaces of the first host.
+        self._libvirtd.wait_until(
+            'program',
+            lambda: (
+                pathlib.Path(f'/proc/{process}/comm').read_text()
+                == 'libvirtd\n'
+            ),
+        )
         root = f'/proc/{process}/root'
         uri = f'{layout.LIBVIRT}?socket={root}/run/libvirt/libvirt-sock'
         self._libvirtd.wait_until(

@@ -116,6 +116,7 @@ def _mark(provider: str) -> None:
     commands.openstack(
         *('resource', 'provider', 'trait', 'set', provider),
         *('--trait', TRAIT, '--trait', functions.EMPTY, '--trait', CARD),
+        *('-f', 'json'),
     )
 
 
