@@ -84,6 +84,7 @@ def initialize(
         try:
             if not read_only:
                 made.start_daemon()
+                applying.before_instances(made)
                 report = recovery.recover(made, at_start=True)
                 applying.again(made)
         except BaseException:

@@ -65,15 +65,16 @@ class Nodes:
             'mode': mode,
         }
         if directory:
-            self._show(parsed, kernel.sys / 'devices' / directory, subsystem)
+            self.show(parsed, kernel.sys / 'devices' / directory, subsystem)
         return path
 
-    def _show(
+    def show(
         self,
         number: device_file.Number,
         directory: pathlib.Path,
         subsystem: str,
     ) -> None:
+        """Show a device file in sysfs."""
         directory.mkdir(parents=True, exist_ok=True)
         text = f'{number.major}:{number.minor}'
         (directory / 'dev').write_text(f'{text}\n')

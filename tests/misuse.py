@@ -19,6 +19,7 @@ from os_acc.privileged import device_users
 from os_acc.privileged import holders
 from os_acc.privileged import migratable
 from os_acc.privileged.devfile import device_files
+from os_acc.privileged.devfile import partitions
 from os_acc.privileged.fpga import amd
 from os_acc.privileged.fpga import command as programming
 from os_acc.privileged.fpga import dfl
@@ -185,6 +186,18 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
     'give back another device': (
         lambda p: pci.give_back(p.bound, 'ffff:ffff', 5.0),
         Missing,
+    ),
+    'partitions of a disk': (
+        lambda p: partitions.set_mode(p.disk, 'CPX', 5.0),
+        exception.DeviceError,
+    ),
+    'partitions of a path': (
+        lambda p: partitions.set_mode(f'../devices/{p.disk}', 'CPX', 5.0),
+        Invalid,
+    ),
+    'restore partitions that were not set': (
+        lambda p: partitions.let_go(p.disk, 5.0),
+        False,
     ),
     'make another number of VFs': (
         lambda p: vfs.create_vfs(p.pf, 3, 5.0),

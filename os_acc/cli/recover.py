@@ -59,6 +59,7 @@ class Recover(base.Command, listing.Listing):
             return self.keys(), []
         opened = host.Host.open(os_acc.CONF)
         try:
+            applying.before_instances(opened)
             done = recovery.recover(opened)
             applied = applying.again(opened)
         finally:

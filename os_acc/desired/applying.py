@@ -26,6 +26,7 @@ from os_acc.desired import documents
 from os_acc.desired import functions
 from os_acc.desired import mdevs
 from os_acc.desired import offered
+from os_acc.desired import partitions
 from os_acc.desired import pools
 from os_acc.desired import reservations
 from os_acc.desired import steps
@@ -39,7 +40,7 @@ from os_acc.objects import report as results
 LOG = logging.getLogger(__name__)
 
 # The parts for which os-acc undoes what the document no longer has.
-_AHEAD = (vgpus.PART, work_queues.PART, mdevs.PART)
+_AHEAD = (partitions.PART, vgpus.PART, work_queues.PART, mdevs.PART)
 
 
 def apply(
@@ -111,13 +112,40 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
     except exception.LockTimeout:
         return None
     except Exception as err:
-        log.error(
-            LOG,
-            err,
-            'The document of os-acc apply is not applied: %s',
-            exception.describe(err),
-        )
+        _log(err)
         return None
+
+
+def before_instances(host: host_module.Host) -> None:
+    """Do what instances need to get their devices again, after a reboot.
+
+    again() does the rest. Nothing is raised, as there.
+    """
+    try:
+        known = _unsettled(host)
+        if known is None or not known.devices_of(partitions.PART):
+            return
+        with host.locks.document(0):
+            if (known := _unsettled(host)) is not None:
+                document = documents.stored(known)
+                steps_first = partitions.before_instances(
+                    host, document, known
+                )
+                for step in steps_first:
+                    _attempt(host, step)
+    except exception.LockTimeout:
+        return
+    except Exception as err:
+        _log(err)
+
+
+def _log(err: Exception) -> None:
+    log.error(
+        LOG,
+        err,
+        'The document of os-acc apply is not applied: %s',
+        exception.describe(err),
+    )
 
 
 def _unsettled(host: host_module.Host) -> rows.Desired | None:
@@ -175,6 +203,7 @@ def _steps(
     return itertools.chain(
         reservations.find(earlier.reserved, document.reserved),
         vfs.find(host, document),
+        partitions.find(host, document, before),
         vgpus.find(host, document, before),
         work_queues.find(host, document, before),
         mdevs.find(host, document, before),

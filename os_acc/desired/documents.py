@@ -114,6 +114,8 @@ class Document:
     :ivar offered: the entries of device_spec
     :ivar specs: the same, as their reader has read them
     :ivar reserved: the devices that only some requests get
+    :ivar partitions: PCI address and mode of the AMD GPUs whose compute
+        partitions are set
     :ivar vgpus: the VFs that have their vGPU type ahead of time
     :ivar work_queues: the devices whose work queues are set up ahead of time
     :ivar mdevs: the mediated devices that exist ahead of time
@@ -124,6 +126,7 @@ class Document:
     specs: Sequence[device_spec.Spec] = ()
     functions: Sequence[Function] = ()
     reserved: Sequence[reserved.Reserved] = ()
+    partitions: Sequence[tuple[str, str]] = ()
     vgpus: Sequence[str] = ()
     work_queues: Sequence[str] = ()
     mdevs: Sequence[wanted_mdevs.Mdevs] = ()
@@ -139,6 +142,10 @@ class Document:
             self.offered,
             functions,
             reserved=reservations.written(self.reserved),
+            partitions=[
+                {'device': card, 'compute': mode}
+                for card, mode in self.partitions
+            ],
             vgpus=[{'device': each} for each in self.vgpus],
             work_queues=[{'device': each} for each in self.work_queues],
             mdevs=[dataclasses.asdict(each) for each in self.mdevs],
@@ -260,6 +267,13 @@ def read(
         specs,
         functions,
         reservations.read(found.get('reserved', ()), place),
+        [
+            *zip(
+                _addresses(found, 'partitions', 'an AMD GPU', place),
+                (each['compute'] for each in found.get('partitions', ())),
+                strict=True,
+            )
+        ],
         _addresses(found, 'vgpus', 'a VF', place),
         _addresses(found, 'work_queues', 'a DSA or IAA', place),
         wanted_mdevs.read(found.get('mdevs', ()), place),
@@ -373,6 +387,7 @@ def _check_once(document: Document, place: schemas.Place) -> Document:
     for part, found, what in (
         ('functions', [each.label for each in document.functions], 'region'),
         ('reserved', [each.label for each in document.reserved], 'region'),
+        ('partitions', [card for card, _ in document.partitions], 'device'),
         ('vgpus', document.vgpus, 'VF'),
         ('work_queues', document.work_queues, 'device'),
         ('mdevs', [each.label for each in document.mdevs], 'type'),

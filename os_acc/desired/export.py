@@ -36,6 +36,7 @@ def export(host: host_module.Host) -> dict[str, Any]:
         offered.export(host.conf),
         held,
         reserved=document.get('reserved', []),
+        partitions=document.get('partitions', []),
         vgpus=document.get('vgpus', []),
         work_queues=document.get('work_queues', []),
         mdevs=document.get('mdevs', []),

@@ -37,7 +37,7 @@ class Desired:
     def devices_of(self, part: str, also_let_go: bool = True) -> list[str]:
         """List the devices that the document sets up ahead of time.
 
-        :param part: of the document: vgpus, work_queues or mdevs
+        :param part: of the document: partitions, vgpus, work_queues or mdevs
         :param also_let_go: also those of an earlier document, until that is
             undone
         :returns: their addresses; of mdevs: parent, type and number

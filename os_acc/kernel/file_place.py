@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import re
 
+from os_acc.kernel import amd_partitions
 from os_acc.kernel import device_file
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
@@ -51,6 +52,8 @@ class Place:
     :ivar functions: the addresses of the PCI functions behind it, sorted; a
         VFIO group can have several, and so can an NVMe namespace
     :ivar mdevs: the UUIDs of the mediated devices behind it
+    :ivar partition: mode and number of the partition of an AMD GPU, such as
+        cpx=3; empty: it can be one, and is none now; None: neither
     """
 
     name: str
@@ -58,6 +61,7 @@ class Place:
     subsystem: str = ''
     functions: tuple[str, ...] = ()
     mdevs: tuple[str, ...] = ()
+    partition: str | None = None
 
     @property
     def function(self) -> str | None:
@@ -92,12 +96,16 @@ def of(number: device_file.Number) -> Place:
             _function_above(sysfs.place(f'{sysfs.SYS}/class/nvme/{name}'))
         )
     uuids = [each for each in parts if _UUID.fullmatch(each)]
+    partition = amd_partitions.of_directory(directory)
+    if partition is not None:
+        places.add(partition.card)
     return Place(
         _name_of_directory(directory),
         directory,
         subsystem,
         tuple(sorted(each for each in places if each is not None)),
         tuple(uuids[-1:]),
+        None if partition is None else partition.name,
     )
 
 
@@ -114,6 +122,11 @@ def _parts(directory: str) -> list[str]:
 def _name_of_directory(directory: str) -> str:
     """Name a device by its directory in sysfs."""
     parts = _parts(directory)
+    partition = amd_partitions.of_directory(directory)
+    if partition is not None and partition.card is not None:
+        kept = len(_parts(partition.directory))
+        below = _stable(directory, parts, kept)[kept:]
+        return name_of([partition.card, partition.name, *below])
     named = [
         n
         for n, each in enumerate(parts)

@@ -15,6 +15,7 @@ import os
 from os_acc import exception
 from os_acc.availability import host_use
 from os_acc.deadlines import waiting
+from os_acc.kernel import amd_partitions
 from os_acc.kernel import descriptors
 from os_acc.kernel import device_file
 from os_acc.kernel import libvirt_domains
@@ -118,7 +119,10 @@ def _files(
             path = f'{sysfs.DEV}/{name}'
             if file := device_file.read(path, blocks.paths[name], 'b'):
                 files.append(file)
-        for directory in blocks.directories(function.path):
+        for directory in (
+            *blocks.directories(function.path),
+            *amd_partitions.directories(function.address),
+        ):
             files += open_files.device_files(directory)
     exclusive = [
         refusals.OPEN_EXCLUSIVELY.reason(name=name).text

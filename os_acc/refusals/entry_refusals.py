@@ -71,7 +71,7 @@ NO_VFS_NOW = Refusal(
 NO_FILES = Refusal(
     Category.NOT_OFFERED,
     'its globs name no device file of this host{ids}, or only files that an '
-    'earlier entry names',
+    'earlier entry names, or render nodes that are no partition of a GPU now',
     'An entry with devices. The module that creates the files may not be '
     'loaded, or the kernel has given their names to other devices.',
     'compare {globs} with ls -l /dev',

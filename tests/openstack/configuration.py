@@ -60,6 +60,42 @@ def set_delays(**seconds: float) -> None:
     )
 
 
+def set_weigher(*, in_use: bool, multiplier: float | None = None) -> None:
+    """Set whether the scheduler uses os-acc's weigher and filter.
+
+    nova-scheduler reads it when it starts.
+
+    :param multiplier: of the weigher; None: the default of os-acc
+    """
+    # Servers fail in the tests of failures. That must not decide later.
+    chosen: dict[str, Any] = {'build_failure_weight_multiplier': 0}
+    if in_use:
+        chosen |= {
+            'weight_classes': (
+                'nova.scheduler.weights.all_weighers, '
+                'os_acc_nova.scheduling.FunctionWeigher'
+            ),
+            'available_filters': [
+                'nova.scheduler.filters.all_filters',
+                'os_acc_nova.scheduling.FunctionFilter',
+            ],
+            'enabled_filters': (
+                'ComputeFilter, ComputeCapabilitiesFilter, '
+                'ImagePropertiesFilter, ServerGroupAntiAffinityFilter, '
+                'ServerGroupAffinityFilter, FunctionFilter'
+            ),
+        }
+    weight = (
+        {}
+        if multiplier is None
+        else {'function_weight_multiplier': multiplier}
+    )
+    write(
+        layout.ETC / 'nova' / 'scheduler.conf',
+        {'filter_scheduler': chosen, 'os_acc_nova': weight},
+    )
+
+
 def user(name: str) -> dict[str, str]:
     """Return the options by which a service is a user of Keystone."""
     return {
@@ -205,16 +241,47 @@ def _glance() -> None:
 
 
 def _nova() -> None:
-    """Write nova.conf, and nova-compute.conf without the databases."""
+    """Write nova.conf, and nova-compute.conf of both hosts.
+
+    Those of nova-compute are without the databases.
+    """
+    compute = _compute(layout.HOST, layout.NOVA_COMPUTE_CONF)
+    write(layout.NOVA_COMPUTE_CONF, compute)
+    write(
+        layout.SECOND_COMPUTE_CONF,
+        _compute(layout.SECOND_HOST, layout.SECOND_COMPUTE_CONF),
+    )
+    write(
+        layout.NOVA_COMPUTE_CONF.with_name('nova.conf'),
+        {
+            **compute,
+            'api_database': {'connection': layout.database('nova_api')},
+            'database': {'connection': layout.database('nova_cell1')},
+        },
+    )
+    shutil.copy(
+        layout.NOVA / 'etc' / 'nova' / 'api-paste.ini', layout.ETC / 'nova'
+    )
+    set_delays()
+    set_weigher(in_use=True)
+
+
+def _compute(host: str, path: pathlib.Path) -> Sections:
+    """Return the configuration of nova-compute on a host.
+
+    :param path: the file that it is written to
+    """
     helper = layout.nova_program('privsep-helper')
-    compute: Sections = {
+    state = path.stem
+    fpgas = [f'{name}:test:1:single' for name in layout.FPGAS]
+    return {
         'DEFAULT': {
-            'host': layout.HOST,
+            'host': host,
             'my_ip': layout.ADDRESS,
             'debug': 'true',
             'log_dir': layout.LOGS,
-            'state_path': _state('nova'),
-            'instances_path': _state('nova', 'instances'),
+            'state_path': _state(state),
+            'instances_path': _state(state, 'instances'),
             'transport_url': layout.RABBIT,
             'compute_driver': 'os_acc.LibvirtDriver',
             # the guest does not react to its power button
@@ -232,12 +299,15 @@ def _nova() -> None:
         },
         'os_acc': {
             'plugin': 'libvirt',
-            'state_path': layout.STATE / 'nova' / 'os-acc',
+            'state_path': layout.os_acc_state(path),
         },
-        # devices that Cyborg does not know, for test_without_cyborg.py
+        # devices that Cyborg does not know, for test_without_cyborg.py and
+        # test_two_hosts.py
         'os_acc_fake': {
             'discover': 'true',
-            'devices': f'local:test:{layout.LOCAL_DEVICES}',
+            'devices': ', '.join(
+                [f'local:test:{layout.LOCAL_DEVICES}', *fpgas]
+            ),
         },
         'os_acc_nova': {'resource_classes': 'CUSTOM_FAKE_TEST'},
         'api': {'auth_strategy': 'keystone'},
@@ -245,34 +315,23 @@ def _nova() -> None:
         # With one attempt, the fault of a server is the error of its host.
         # With more, it is that there is no other host.
         'scheduler': {'workers': 1, 'max_attempts': 1},
+        # for os-acc-nova-demand; nobody else reads notifications
+        'oslo_messaging_notifications': {'driver': 'messagingv2'},
+        'notifications': {
+            'notification_format': 'versioned',
+            'versioned_notifications_topics': 'os_acc_demand',
+        },
         'vnc': {'enabled': 'false'},
         'spice': {'enabled': 'false'},
-        'oslo_concurrency': {'lock_path': _state('nova', 'lock')},
+        'oslo_concurrency': {'lock_path': _state(state, 'lock')},
         # nova-compute runs as root here, and needs no sudo
-        'nova_sys_admin': {
-            'helper_command': (
-                f'{helper} --config-file {layout.NOVA_COMPUTE_CONF}'
-            )
-        },
+        'nova_sys_admin': {'helper_command': f'{helper} --config-file {path}'},
         'keystone_authtoken': _token_user('nova'),
         'placement': user('nova'),
         'cyborg': user('nova'),
         'neutron': user('nova'),
         'service_user': _service_user('nova'),
     }
-    write(layout.NOVA_COMPUTE_CONF, compute)
-    write(
-        layout.NOVA_COMPUTE_CONF.with_name('nova.conf'),
-        {
-            **compute,
-            'api_database': {'connection': layout.database('nova_api')},
-            'database': {'connection': layout.database('nova_cell1')},
-        },
-    )
-    shutil.copy(
-        layout.NOVA / 'etc' / 'nova' / 'api-paste.ini', layout.ETC / 'nova'
-    )
-    set_delays()
 
 
 def _libvirt() -> None:

@@ -17,6 +17,10 @@ import servers as accelerated
 #: The logs that a failed run shows, and how many of their last lines.
 SHOWN = {
     'nova-compute.log': 80,
+    'nova-compute-2.log': 40,
+    'libvirtd-2.log': 10,
+    'os-acc-nova-demand.log': 10,
+    'os-acc-nova-demand-2.log': 10,
     'nova-conductor.log': 30,
     'nova-scheduler.log': 20,
     'nova-api.log': 20,

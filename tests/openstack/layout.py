@@ -49,10 +49,24 @@ CATALOG = (
     ('compute', 'nova', f'http://{ADDRESS}:{NOVA_PORT}/v2.1'),
 )
 
-#: How many handles the device has that Cyborg does not know.
+#: How many handles the device local has. Cyborg does not know it.
 LOCAL_DEVICES = 4
+#: Devices beside it, which can be programmed. Each has one handle.
+FPGAS = ('fpga0', 'fpga1')
 
 NOVA_COMPUTE_CONF = ETC / 'nova' / 'nova-compute.conf'
+
+#: The second compute host, which test_two_hosts.py starts: see second_host.py.
+SECOND_HOST = f'{HOST}-2'
+SECOND_COMPUTE_CONF = ETC / 'nova' / 'nova-compute-2.conf'
+
+
+def os_acc_state(compute_conf: pathlib.Path) -> pathlib.Path:
+    """Return the directory of os-acc's journal on a compute host.
+
+    :param compute_conf: the configuration of its nova-compute
+    """
+    return STATE / compute_conf.stem / 'os-acc'
 
 
 def nova_program(name: str) -> str:

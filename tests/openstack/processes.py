@@ -121,6 +121,12 @@ class Service:
     def output(self) -> pathlib.Path:
         return layout.LOGS / f'{self.name}.out'
 
+    @property
+    def pid(self) -> int:
+        """The ID of the process. The service must have been started."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         with self.output.open('ab') as output:
             self._process = subprocess.Popen(

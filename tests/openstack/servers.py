@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import json
+import pathlib
 from typing import Any
 import uuid
 
@@ -120,21 +121,29 @@ class Servers(views.Views):
         return str(output['output'])
 
 
-def os_acc(*arguments: str) -> str:
-    """Run the command os-acc on the compute host."""
+def os_acc(
+    *arguments: str, conf: pathlib.Path = layout.NOVA_COMPUTE_CONF
+) -> str:
+    """Run the command os-acc on a compute host.
+
+    :param conf: the configuration of the host's nova-compute
+    """
     return processes.run(
-        layout.nova_program('os-acc'),
-        '--config-file',
-        str(layout.NOVA_COMPUTE_CONF),
-        *arguments,
+        layout.nova_program('os-acc'), '--config-file', str(conf), *arguments
     )
 
 
-def vans(server: Server | None = None) -> list[dict[str, Any]]:
-    """Return the VANs of a server, or all, as "os-acc van list" shows them."""
+def vans(
+    server: Server | None = None,
+    conf: pathlib.Path = layout.NOVA_COMPUTE_CONF,
+) -> list[dict[str, Any]]:
+    """Return the VANs of a server, or all, as "os-acc van list" shows them.
+
+    :param conf: see os_acc()
+    """
     chosen = [] if server is None else ['--instance', server.id]
     found: list[dict[str, Any]] = json.loads(
-        os_acc('van', 'list', '-f', 'json', *chosen)
+        os_acc('van', 'list', '-f', 'json', *chosen, conf=conf)
     )
     return found
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from layout import FPGAS
 from layout import LOCAL_DEVICES
 import processes
 from servers import TRAIT
@@ -19,7 +20,9 @@ LOCAL_CLASS = 'CUSTOM_FAKE_TEST'
 def test_flavors_with_resources(servers: Servers) -> None:
     processes.wait_until(
         f'the host has {LOCAL_CLASS}',
-        lambda: servers.inventory().get(LOCAL_CLASS) == LOCAL_DEVICES,
+        lambda: (
+            servers.inventory().get(LOCAL_CLASS) == LOCAL_DEVICES + len(FPGAS)
+        ),
     )
     flavor = servers.create_flavor(
         'local',

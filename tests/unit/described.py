@@ -116,7 +116,7 @@ class Files(Part):
         return {
             FILES[int(device.address[-1])]
             for device in os_acc.get_devices()
-            if device.driver == 'devfile'
+            if device.address.startswith('char-250-')
         }
 
 
@@ -175,6 +175,7 @@ PARTS = (
     described_parts.Vgpus,
     described_parts.Queues,
     described_parts.Mdevs,
+    described_parts.Partitions,
     Files,
     Regions,
     Stored,
@@ -199,11 +200,13 @@ class Host:
         self.idxd = idxd_model.Idxd(kernel)
         self.vgpus = described_parts.Vgpus(kernel, patch)
         self.regions, self.stored = Regions(hardware), Stored()
+        self.partitions = described_parts.Partitions(kernel)
         self.parts = (
             described_parts.Vfs(kernel),
             self.vgpus,
             described_parts.Queues(self.idxd),
             described_parts.Mdevs(kernel),
+            self.partitions,
             Files(kernel),
             self.regions,
             self.stored,
@@ -234,6 +237,7 @@ class Host:
             device.hide()
         self.vgpus.card.reboot()
         self.vgpus.card.sriov_manage()
+        self.partitions.cards.start()
         for device in self.idxd.devices:
             device.start()
             device.show()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 
+import amd_model
 import applied
 import devices
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ MTTY_TYPES = {'mtty-1': 1, 'mtty-2': 2}  # and how much each takes
 NIC = '0000:08:00.0'
 CARD = '0000:41:00.0'
 VGPU_TYPES = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
+GPUS = ('0000:c1:00.0', '0000:c6:00.0')
 DSAS = ('0000:6a:01.0', '0000:6f:01.0')
 
 
@@ -366,6 +368,65 @@ class Queues(Part):
                 and self._layout(value) != self.there[address]
             ):
                 found.setdefault(address, set()).add(user.uuid)
+        return found
+
+
+class Partitions(Part):
+    """The compute partitions of two AMD GPUs."""
+
+    VALUES = st.dictionaries(
+        st.sampled_from(GPUS), st.sampled_from(('SPX', 'DPX', 'CPX'))
+    )
+    NAME = 'partitions'
+
+    def __init__(self, kernel) -> None:
+        super().__init__()
+        self.value = {}
+        kernel.add_driver('amdgpu')
+        self.cards = amd_model.Cards(kernel, amd_model.Nodes(kernel))
+        for card in GPUS:
+            self.cards.add(card)
+        self.there = dict.fromkeys(GPUS, 'SPX')
+
+    def write(self, value, document) -> None:
+        if value:
+            document['offered'].append(
+                {'devices': '/dev/dri/renderD*', 'resource_class': 'PGPU'}
+            )
+            document['partitions'] = [
+                {'device': card, 'compute': mode}
+                for card, mode in sorted(value.items())
+            ]
+
+    def _used(self):
+        return {name.partition('+')[0] for name in self.users}
+
+    def settle(self) -> None:
+        for card in GPUS:
+            if card not in self._used():
+                self.there[card] = self.value.get(card, 'SPX')
+
+    def request(self, number):
+        there = sum(amd_model.PARTS[each] for each in self.there.values())
+        if not self.value or len(self.users) == there:
+            return None
+        return devices.wanted('PGPU')
+
+    def plugged(self, instance, van) -> None:
+        self.users[van.handle.name] = instance
+
+    def expected(self):
+        return self.there
+
+    def shown(self):
+        return {card: self.cards.mode(card) for card in GPUS}
+
+    def blocked(self):
+        found = {}
+        for name, user in self.users.items():
+            card = name.partition('+')[0]
+            if self.there[card] != self.value.get(card, 'SPX'):
+                found.setdefault(card, set()).add(user.uuid)
         return found
 
 

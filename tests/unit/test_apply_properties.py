@@ -103,7 +103,8 @@ class Applied(RuleBasedStateMachine):
                 # Only root knows that there is nothing to undo, and, if an
                 # earlier document was not finished, nothing to do.
                 assert (
-                    done.after in ('not there', 'only for instances')
+                    done.after
+                    in ('not there', 'only for instances', 'as before')
                     or done.after == done.before
                 )
             assert (would.reason is None) == (done.reason is None)

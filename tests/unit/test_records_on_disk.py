@@ -14,6 +14,7 @@ from os_acc.kernel import sysfs
 from os_acc.privileged import file_owners
 from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
+from os_acc.privileged.devfile import records as devfile_records
 from os_acc.privileged.fpga import records as fpga_records
 from os_acc.privileged.idxd import records as idxd_records
 from os_acc.privileged.mdev import records as mdev_records
@@ -90,6 +91,12 @@ RECORDS = [
         mdev_records.Vgpu(558),
         'vgpus',
         '{"number": 558}',
+    ),
+    (
+        devfile_records.partitions,
+        devfile_records.Partitions('1002:74a1', 'SPX', 'CPX'),
+        'partitions',
+        '{"ids": "1002:74a1", "before": "SPX", "mode": "CPX"}',
     ),
     (
         idxd_records.idxd_devices,

@@ -218,13 +218,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     accelerators.initialize(conf.state_path, conf.host)
+    topic = os_acc.CONF.os_acc_nova.demand_topic
     started = listeners(
         oslo_messaging.get_notification_transport(conf),
-        os_acc.CONF.os_acc_nova.demand_topic,
+        topic,
         opts.host(os_acc.CONF),
     )
     for each in started:
         each.start()
+    LOG.info('Listening for notifications of the topic %s', topic)
     stop.wait()
     for each in started:
         each.stop()

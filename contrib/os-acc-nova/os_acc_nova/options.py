@@ -32,10 +32,12 @@ OPTS: list[cfg.Opt] = [
     ),
     cfg.FloatOpt(
         'function_weight_multiplier',
-        default=1.0,
+        default=20.0,
         help='For nova-scheduler with os_acc_nova.scheduling.FunctionWeigher: '
         'the multiplier of its weights. A device that already has the '
-        'function of the flavor weighs 1, and one without a function 0.5.',
+        'function of the flavor weighs 1, and one without a function 0.5. '
+        "Nova's weighers of memory, CPUs, disk and so on have the multiplier "
+        '1 each, so that 20 outweighs all of them together.',
     ),
     cfg.StrOpt(
         'demand_topic',

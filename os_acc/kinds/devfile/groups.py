@@ -6,7 +6,8 @@ An entry with ``devices`` makes an accelerator of each file that its globs
 name. The files that ``with`` names are added to it: those of the same PCI
 function belong to the accelerator alone, as /dev/dri/card1 to renderD128;
 those without a PCI function, such as /dev/kfd, are common to all; those of
-other functions are left out.
+other functions are left out. For a partition of an AMD GPU, the same goes for
+the files of the other partitions.
 """
 
 from __future__ import annotations
@@ -265,14 +266,19 @@ def _found(entry: device_spec.Spec, look: _Look) -> list[Accelerator]:
         if node.number in beside:
             continue  # it is not an accelerator of its own
         place = look.place(node)
-        if not _has_ids(entry, place):
+        if place.partition == '' or not _has_ids(entry, place):
             continue
         own, common = [node], []
         for each in beside.values():
             there = look.place(each)
+            if there.partition == '':
+                continue
             if not place.functions or not there.functions:
                 common.append(each)
-            elif set(there.functions) & set(place.functions):
+            elif (
+                set(there.functions) & set(place.functions)
+                and there.partition == place.partition
+            ):
                 own.append(each)
         result.append(
             Accelerator(place, entry, tuple(own), tuple(common), lacking)

@@ -120,3 +120,24 @@ FILE_QUEUE = Refusal(
     'with devices match its file, too.',
     'let the globs name other files, or remove the entry with idxd',
 )
+NO_PARTITIONS = Refusal(
+    Category.UNSUITABLE,
+    'its driver shows no compute partitions that can be set',
+    'The document of os-acc apply sets the compute partitions of a device '
+    'that is no such AMD GPU, or that amdgpu does not drive now.',
+    'compare the address with lspci, and load amdgpu',
+)
+NO_MODE = Refusal(
+    Category.UNSUITABLE,
+    'it cannot be in the mode {mode} now: its driver lists {possible}',
+    'The GPU does not have this mode of compute partitions, or not together '
+    'with its present memory mode.',
+    'choose one of these modes, or change the memory mode',
+)
+PARTITIONS_NOT_OFFERED = Refusal(
+    Category.NOT_OFFERED,
+    '[os_acc] device_spec offers no device file of it',
+    'The document of os-acc apply sets the compute partitions of a GPU, and '
+    'no entry with devices names its render node.',
+    'add an entry with devices, such as /dev/dri/renderD*',
+)

@@ -18,6 +18,7 @@ from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.claims import vans
 from os_acc.kernel import accounts
+from os_acc.kernel import amd_partitions
 from os_acc.kernel import device_file
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
@@ -27,6 +28,7 @@ from os_acc.kinds.devfile import refusals as file_refusals
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.spec import device_spec
 
 Reason = reasons.Reason
 Obstacle = availability.Obstacle
@@ -85,6 +87,32 @@ def not_cleaned(
         return None
     reason = file_refusals.FILE_SHARED_NOT_CLEANED.reason()
     return Obstacle.of(label(found), reason)
+
+
+def partition_obstacles(
+    card: str, mode: str | None, specs: device_spec.Specs
+) -> Iterator[Obstacle]:
+    """Say why os-acc cannot set the mode of an AMD GPU's partitions.
+
+    Whether somebody uses the card is not asked here.
+
+    :param card: its PCI address
+    :param mode: such as CPX
+    """
+    about, possible = f'PCI function {card}', amd_partitions.modes(card)
+    if not possible:
+        yield Obstacle.of(about, file_refusals.NO_PARTITIONS.reason())
+    elif mode not in possible:
+        reason = file_refusals.NO_MODE.reason(
+            mode=mode, possible=', '.join(possible)
+        )
+        yield Obstacle.of(about, reason)
+    if not any(
+        card in each.place.functions and each.denied_by is None
+        for each in file_groups.read(specs)
+    ):
+        reason = file_refusals.PARTITIONS_NOT_OFFERED.reason()
+        yield Obstacle.of(about, reason)
 
 
 def not_named(name: str) -> Obstacle:

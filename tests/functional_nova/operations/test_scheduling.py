@@ -43,8 +43,6 @@ class TestScheduling(base.OperationsTest):
         )
         manager.weighers.append(weigher())
         manager.enabled_filters.append(last())
-        # Nova's own weighers prefer the host with the most free memory.
-        self.flags(function_weight_multiplier=10.0, group='os_acc_nova')
 
     def programmed(self, function: str) -> dict[str, Any]:
         """Boot a server with a function; return its host and device."""
