@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+import contextlib
 import itertools
 import json
 import logging
@@ -132,7 +133,10 @@ def before_instances(host: host_module.Host) -> None:
                     host, document, known
                 )
                 for step in steps_first:
-                    _attempt(host, step)
+                    # again() tries it once more, and tells its error: the
+                    # document may offer the device only then.
+                    with contextlib.suppress(exception.ExceptionBase):
+                        _do(step)
     except exception.LockTimeout:
         return
     except Exception as err:

@@ -189,6 +189,18 @@ class Applied(RuleBasedStateMachine):
         self.host.check()
 
 
+def test_a_crash_before_anything_is_offered():
+    """The partitions are set as soon as the document offers the card."""
+    state = Applied()
+    card = {'0000:c1:00.0': 'DPX'}
+    values = ({}, (0, set()), {}, {}, card, set(), {}, ({}, {}))
+    try:
+        state.apply_and_crash(values=values, at=0, after=True)
+        state.what_nobody_uses_is_as_the_document_says()
+    finally:
+        state.teardown()
+
+
 TestApplied = pytest.mark.timeout(600)(Applied.TestCase)
 TestApplied.settings = settings(
     max_examples=examples.costly(8),
