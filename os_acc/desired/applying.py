@@ -133,8 +133,8 @@ def before_instances(host: host_module.Host) -> None:
                     host, document, known
                 )
                 for step in steps_first:
-                    # again() tries it once more, and tells its error: the
-                    # document may offer the device only then.
+                    # If it fails, again() repeats it and reports the error.
+                    # By then, device_spec has what the document offers.
                     with contextlib.suppress(exception.ExceptionBase):
                         _do(step)
     except exception.LockTimeout:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The compute partitions that AMD GPUs shall have.
+"""Gives AMD GPUs the compute partitions that the document names.
 
 Root's record says which mode a card had before. It does not survive a reboot,
 nor does the mode: the document is applied again then. This part comes before
@@ -91,7 +91,7 @@ def _mode_had(host: host_module.Host, card: str) -> str | None:
 def _in_the_way(
     host: host_module.Host, specs: device_spec.Specs, card: str, mode: str
 ) -> exception.ExceptionBase | None:
-    """Why a card cannot have a mode now."""
+    """Return the error for a mode that a card cannot get now."""
     try:
         pci.get(card)
         for obstacle in rules.partition_obstacles(card, mode, specs):

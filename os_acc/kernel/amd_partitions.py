@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The compute partitions of AMD GPUs, as amdgpu and KFD show them.
+"""Reads the compute partitions of AMD GPUs from amdgpu and KFD.
 
 In the mode CPX, for example, a card is eight GPUs. The first one is the card's
 own render node. Each other one is a render node of a platform device, such as
@@ -25,7 +25,7 @@ from os_acc.kernel import sysfs
 #: The mode of a card that is one GPU.
 WHOLE = 'SPX'
 
-# The mode cannot be told, as while the card is being reset.
+# The mode is unknown, for example while the card is being reset.
 _UNKNOWN = 'UNKNOWN'
 
 #: All modes: amdgpu_gfx_compute_mode_desc() in amdgpu_gfx.h.
@@ -142,7 +142,7 @@ def _made(directory: str, card: str | None, number: int) -> Partition:
 
 
 def _card(slot: str) -> str | None:
-    """The function of a slot that has a mode."""
+    """The PCI function of a slot whose driver shows a mode."""
     for number in range(8):
         address = f'{slot}.{number}'
         if os.path.exists(f'{pci.directory(address)}/{FILE}'):
@@ -162,7 +162,7 @@ def _nodes() -> tuple[_Node, ...]:
 def _read(
     nodes: str, names: tuple[str, ...], generation: str | None
 ) -> tuple[_Node, ...]:
-    """Read KFD's topology, once for each generation."""
+    """Read the GPUs of KFD's topology. It is read again when it changes."""
     found = []
     for name in names:
         text = sysfs.read(f'{nodes}/{name}/properties') or ''

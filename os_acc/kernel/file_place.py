@@ -100,7 +100,7 @@ def of(number: device_file.Number) -> Place:
     if partition is not None:
         places.add(partition.card)
     return Place(
-        _name_of_directory(directory),
+        _name_of_directory(directory, partition),
         directory,
         subsystem,
         tuple(sorted(each for each in places if each is not None)),
@@ -119,10 +119,14 @@ def _parts(directory: str) -> list[str]:
     return directory.removeprefix(f'{sysfs.SYS}/devices/').split('/')
 
 
-def _name_of_directory(directory: str) -> str:
-    """Name a device by its directory in sysfs."""
+def _name_of_directory(
+    directory: str, partition: amd_partitions.Partition | None
+) -> str:
+    """Name a device by its directory in sysfs.
+
+    :param partition: as amd_partitions.of_directory()
+    """
     parts = _parts(directory)
-    partition = amd_partitions.of_directory(directory)
     if partition is not None and partition.card is not None:
         kept = len(_parts(partition.directory))
         below = _stable(directory, parts, kept)[kept:]
@@ -174,7 +178,8 @@ def around(place: Place) -> list[str]:
         leaf = directory.rpartition('/')[2]
         if pci.is_address(leaf) or _UUID.fullmatch(leaf):
             break
-        found.append(_name_of_directory(directory))
+        partition = amd_partitions.of_directory(directory)
+        found.append(_name_of_directory(directory, partition))
         directory = directory.rpartition('/')[0]
     return found
 

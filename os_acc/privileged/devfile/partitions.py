@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 @context.entry
 def set_mode(card: str, mode: str, seconds: float) -> bool:
-    """Set the mode of a card. let_go() restores the one of before.
+    """Set the mode of a card. let_go() restores the mode that it had.
 
     :param card: its PCI address
     :param mode: such as CPX
@@ -116,9 +116,10 @@ def _record(function: pci.Function) -> records.Partitions | None:
 def _change(
     function: pci.Function, mode: str, record: records.Partitions
 ) -> None:
-    """Write a mode, if nobody uses the card.
+    """Write a mode to a card that nobody uses.
 
-    :param record: for the undo; it is written before
+    :param record: what let_go() needs; it is stored first
+    :raises DeviceBusy: if somebody uses the card
     """
     card, before = function.address, _record(function)
     if users := device_users.open_by([function]):

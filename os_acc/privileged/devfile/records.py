@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What an undo needs to know about compute partitions: see undo_log."""
+"""The records by which root restores compute partitions: see undo_log."""
 
 from __future__ import annotations
 
