@@ -148,12 +148,12 @@ def test_the_wait_of_a_sharer_has_a_limit(here, pool, begun):
     """It waits as long as Cyborg's driver may program."""
     os_acc.CONF.set_override('program_timeout', 0.5, 'os_acc')
     option('program_timeout', 0.5)
-    option('timeout', 1.0)
+    option('timeout', 4.0)
     began = time.monotonic()
     with pytest.raises(exception.PlugException, match='Waited'):
         plug(vf(1, function_id=F1))
     # The driver discovers its devices before and after it programs.
-    assert 0.5 + 2 * 1.0 <= time.monotonic() - began < 60
+    assert 0.5 + 2 * 4.0 <= time.monotonic() - began < 60
 
 
 def test_a_claim_is_saved_before_programming(here, begun):

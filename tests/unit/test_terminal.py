@@ -38,7 +38,7 @@ def outline(lines):
     text = re.sub(r'VAN [0-9a-f]{8} ', 'VAN UUID ', text)
     text = re.sub(r'at \d+\.\d+ s', 'at TIME', text)
     text = re.sub(r'(slot|function|bus)="0x\w+"', r'\1="NUMBER"', text)
-    return sorted(re.split(r' (?=at TIME)', text))
+    return sorted(re.split(r' (?=at TIME)|(?<= done) ', text))
 
 
 def drawn():
