@@ -335,6 +335,7 @@ class LibvirtDriver(moving_driver.MovingDriver):
             guest
         """
         context = operation.context
+        moves.clear(instance)
         wanted = arqs.with_ports(
             context,
             instance.uuid,

@@ -162,12 +162,40 @@ def finish(instance: Any, move_uuid: str) -> None:
         migration.finish(calls.instance_info(instance), move_uuid)
 
 
+def clear(instance: Any) -> None:
+    """Release what earlier moves of an instance have left on this host.
+
+    For a guest that is built here: an instance is evacuated, perhaps, and its
+    source died while it moved to this host.
+
+    :raises ExceptionBase: see end()
+    """
+    for state in states.MOVING:
+        vans = os_acc.get_vans(instance.uuid)
+        for uuid in sorted(moving(vans, state)):
+            end(calls.instance_info(instance), uuid, state)
+
+
+def end(info: objects.InstanceInfo, move_uuid: str, state: str) -> None:
+    """Release the accelerators of a move whose guest is not on this host.
+
+    :param state: of their VANs
+    :raises ExceptionBase: see os_acc.migration.finish and abort
+    """
+    if state == states.OUTGOING:
+        migration.finish(info, move_uuid)
+    else:
+        migration.abort(info, move_uuid)
+
+
 def finish_lost(nodes: Collection[str]) -> None:
     """Release what instances left behind if Nova gave up their move.
 
     Nova calls no method of the driver on the source if the guest does not
     start on the target. Nova then deletes the allocation of the source, so
-    that another instance may get its devices. An error is only logged.
+    that another instance may get its devices. If a host died while an
+    instance moved, and the instance was evacuated to a third host, Nova calls
+    neither of the two hosts of the move. An error is only logged.
 
     :param nodes: the names of the compute nodes of this host
     """
@@ -177,18 +205,17 @@ def finish_lost(nodes: Collection[str]) -> None:
         LOG.error('What moved instances left behind is unknown: %s', err)
         return
     found = {
-        (van.instance_uuid, van.migration_uuid)
+        (van.instance_uuid, van.migration_uuid, van.state)
         for van in vans
-        if van.migration_uuid and van.state == states.OUTGOING
+        if van.migration_uuid and van.state in states.MOVING
     }
-    for instance_uuid, move_uuid in sorted(found):
+    for instance_uuid, move_uuid, state in sorted(found):
         logger = log.about(LOG, instance_uuid)
         try:
-            if not _is_lost(instance_uuid, move_uuid, nodes):
+            if not _is_lost(instance_uuid, move_uuid, state, nodes):
                 continue
-            migration.finish(
-                objects.InstanceInfo(uuid=instance_uuid), move_uuid
-            )
+            info = objects.InstanceInfo(uuid=instance_uuid)
+            end(info, move_uuid, state)
         except (exception.ExceptionBase, nova_exception.NovaException) as err:
             logger.error('what it has left behind was not released: %s', err)
             continue
@@ -200,7 +227,7 @@ def finish_lost(nodes: Collection[str]) -> None:
 
 
 def _is_lost(
-    instance_uuid: str, move_uuid: str, nodes: Collection[str]
+    instance_uuid: str, move_uuid: str, state: str, nodes: Collection[str]
 ) -> bool:
     """Say whether an instance is elsewhere, and cannot come back."""
     context = nova_context.get_admin_context()
@@ -211,8 +238,22 @@ def _is_lost(
     else:
         if instance.node in nodes:
             return False
+        if _is_at_a_third_host(context, instance, move_uuid):
+            return True
     # As long as Nova may revert the move, it has the source's allocation.
-    return not allocations.read(context, move_uuid)
+    return state == states.OUTGOING and not allocations.read(
+        context, move_uuid
+    )
+
+
+def _is_at_a_third_host(context: Any, instance: Any, move_uuid: str) -> bool:
+    """Say whether an instance is on neither of the two hosts of a move."""
+    try:
+        move = nova_objects.Migration.get_by_uuid(context, move_uuid)
+    except nova_exception.MigrationNotFound:
+        return False
+    ends = (move.source_compute, move.dest_compute)
+    return all(ends) and instance.host not in ends
 
 
 def moving(vans: objects.VANList, *expected: str) -> set[str]:

@@ -145,7 +145,7 @@ class TestColdMoves(moves.MovesTest):
             self._wait_for_server_parameter(
                 server, {'OS-EXT-STS:task_state': task_states.RESIZE_MIGRATED}
             )
-        for host in self.BOTH:
+        for host in self.COMPUTES:
             self.restart(host)
         self.assertEqual([['outgoing'], []], self.states(server))
         rpcapi.ComputeAPI().finish_resize(*messages[0])

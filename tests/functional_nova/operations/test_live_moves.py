@@ -25,7 +25,9 @@ class LiveMovesTest(nova_base.LibvirtMigrationMixin, moves.MovesTest):
     def setUp(self) -> None:
         super().setUp()
         self.job_fails = False
-        self.src, self.dest = (self.computes[host] for host in self.BOTH)
+        self.src, self.dest = (
+            self.computes[each] for each in self.COMPUTES[:2]
+        )
 
     def _migrate_stub(
         self, domain: Any, destination: str, params: Any, flags: int
