@@ -55,6 +55,10 @@ class InstanceSuspendFailure(NovaException):
     msg_fmt = 'Failed to suspend instance: %(reason)s'
 
 
+class MigrationNotFound(NovaException):
+    msg_fmt = 'Migration %(migration_id)s could not be found.'
+
+
 class MigrationPreCheckError(NovaException):
     msg_fmt = 'Migration pre-check error: %(reason)s'
 
@@ -688,6 +692,12 @@ class Records:
             raise InstanceNotFound(instance_id=uuid)
         return self.instances[uuid]
 
+    def get_migration_by_uuid(self, context, uuid):
+        for each in self.migrations.values():
+            if each.uuid == uuid:
+                return each
+        raise MigrationNotFound(migration_id=uuid)
+
     def add_instance_fault_from_exc(self, context, instance, fault):
         self.faults.append(str(fault))
 
@@ -746,7 +756,13 @@ def install(
             'add_instance_fault_from_exc': records.add_instance_fault_from_exc
         },
         'nova.compute.vm_states': {'ERROR': 'error'},
-        'nova.objects': {'Migration': records, 'Instance': records},
+        'nova.objects': {
+            'Migration': types.SimpleNamespace(
+                get_by_id_and_instance=records.get_by_id_and_instance,
+                get_by_uuid=records.get_migration_by_uuid,
+            ),
+            'Instance': records,
+        },
         'nova.context': {
             'get_nova_service_user_context': service_context,
             'get_admin_context': service_context,
@@ -768,6 +784,7 @@ def install(
                 InstanceNotFound,
                 InstanceSuspendFailure,
                 InvalidConfiguration,
+                MigrationNotFound,
                 MigrationPreCheckError,
                 ReshapeFailed,
                 ReshapeNeeded,

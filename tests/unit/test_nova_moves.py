@@ -57,14 +57,18 @@ def booted(site, offer):
     spawn(site, instance, on(**TWO))
     site.records.instances[instance.uuid] = instance
     site.placement.allocations = on(**TWO)
-    instance.node = HERE
+    instance.node = instance.host = HERE
     site.log.clear()
     return instance
 
 
 def move_of(site, instance, source=HERE, dest=THERE):
     made = types.SimpleNamespace(
-        uuid=str(uuid.uuid4()), source_node=source, dest_node=dest
+        uuid=str(uuid.uuid4()),
+        source_node=source,
+        dest_node=dest,
+        source_compute=source,
+        dest_compute=dest,
     )
     site.records.migrations[7] = made
     instance.migration_context = types.SimpleNamespace(migration_id=7)
@@ -191,7 +195,7 @@ def test_what_is_left_behind_is_released_in_the_end(site, booted):
     # The instance is here; it is there, but the move may be reverted.
     site.placement.allocations = {}
     assert periodic() == ['outgoing'] * 2
-    booted.node = THERE
+    booted.node = booted.host = THERE
     site.placement.allocations = on(**TWO)
     assert periodic() == ['outgoing'] * 2
     site.placement.allocations = nova_double.ConsumerAllocationRetrievalFailed(
@@ -200,6 +204,19 @@ def test_what_is_left_behind_is_released_in_the_end(site, booted):
     assert periodic() == ['outgoing'] * 2
     site.placement.allocations = {}
     assert periodic() == []
+
+
+def test_an_instance_that_was_evacuated_to_a_third_host(site, booted):
+    """Nova keeps the allocation of the source."""
+    move = move_of(site, booted)
+    stop(site, booted)
+    booted.node = booted.host = 'node-3'
+    move.dest_compute = None  # Nova has not chosen it yet
+    site.driver.get_available_resource(HERE)
+    assert states(booted) == ['outgoing'] * 2
+    move.dest_compute = THERE
+    site.driver.get_available_resource(HERE)
+    assert states(booted) == []
 
 
 def test_what_a_deleted_instance_has_left_behind(site, booted):
@@ -274,6 +291,32 @@ def test_live_the_target(site, live, booted):
     assert moved.data.target_mdevs == {'os_acc': moved.move.uuid}
     site.driver.rollback_live_migration_at_destination(None, booted, [], {})
     assert states(booted) == []
+
+
+@pytest.fixture
+def incoming(site, live, booted):
+    """An instance that moves to this host, where its target is prepared."""
+    moved = Live(site, booted)
+    moved.offer()
+    site.driver.destroy(None, booted, [])
+    moved.move.source_compute, moved.move.dest_compute = THERE, HERE
+    booted.node = booted.host = THERE
+    moved.check()
+    moved.prepare()
+    site.driver.get_available_resource(HERE)
+    assert states(booted) == ['incoming'] * 2
+    return booted
+
+
+def test_live_it_is_evacuated_to_the_target(site, incoming):
+    spawn(site, incoming, on(**TWO))
+    assert states(incoming) == ['plugged'] * 2
+
+
+def test_live_it_is_evacuated_to_a_third_host(site, incoming):
+    incoming.node = incoming.host = 'node-3'
+    site.driver.get_available_resource(HERE)
+    assert states(incoming) == []
 
 
 def test_live_the_target_attaches(site, live, booted):
