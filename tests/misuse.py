@@ -195,6 +195,10 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: partitions.set_mode(f'../devices/{p.disk}', 'CPX', 5.0),
         Invalid,
     ),
+    'ask what partitions of a path were': (
+        lambda p: partitions.restores(f'../devices/{p.disk}'),
+        exception.InvalidRequest,
+    ),
     'restore partitions that were not set': (
         lambda p: partitions.let_go(p.disk, 5.0),
         False,

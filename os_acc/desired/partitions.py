@@ -48,7 +48,7 @@ def find(
         now = amd_partitions.mode(card) or 'none'
         if (mode := wanted.get(card)) is None:
             act = functools.partial(_let_go, host, card)
-            users = functools.partial(_users, host, card, None)
+            users = functools.partial(_users_of_undo, host, card)
             yield steps.Step(PART, card, now, 'as before', act, users)
         elif now == mode:
             yield steps.Step(PART, card, now, now)
@@ -108,7 +108,7 @@ def _users(host: host_module.Host, card: str, mode: str | None) -> list[str]:
     An instance that had a partition before a reboot, and is to get it again,
     needs the mode.
 
-    :param mode: the one to be set; None: it is unknown
+    :param mode: the one to be set; None: the one that the card had before
     """
     from os_acc.privileged import device_users
 
@@ -122,6 +122,18 @@ def _users(host: host_module.Host, card: str, mode: str | None) -> list[str]:
         return found
     with host.acting_for():
         return device_users.of_functions([card])
+
+
+def _users_of_undo(host: host_module.Host, card: str) -> list[str]:
+    """Say who uses a card whose mode is to be restored, if it is another."""
+    from os_acc.privileged.devfile import partitions as privileged
+
+    if pci.find(card) is None:
+        return []
+    with host.acting_for():
+        if not privileged.restores(card):
+            return []
+    return _users(host, card, None)
 
 
 def _refuse(card: str, users: list[str]) -> None:
@@ -158,6 +170,6 @@ def _let_go(host: host_module.Host, card: str) -> bool:
     with host.locks.device(card):
         if pci.find(card) is None:
             return False
-        _refuse(card, _users(host, card, None))
+        _refuse(card, _users_of_undo(host, card))
         with host.acting_for():
             return privileged.let_go(card, host.conf.os_acc.device_timeout)

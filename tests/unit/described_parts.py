@@ -398,13 +398,27 @@ class Partitions(Part):
                 for card, mode in sorted(value.items())
             ]
 
-    def _used(self):
-        return {name.partition('+')[0] for name in self.users}
+    def _in_the_way(self, card):
+        """The instances of a card that need another mode than the wanted."""
+        wanted = self.value.get(card, 'SPX')
+        return {
+            user.uuid
+            for name, user in self.users.items()
+            for parts in [name.split('+')]
+            if parts[0] == card
+            and wanted
+            != (parts[1].split('=')[0].upper() if '=' in parts[1] else 'SPX')
+        }
 
     def settle(self) -> None:
         for card in GPUS:
-            if card not in self._used():
+            if not self._in_the_way(card):
                 self.there[card] = self.value.get(card, 'SPX')
+
+    def rebooted(self) -> None:
+        """An instance gets a partition again if they are offered."""
+        if not self.value:
+            self.there = dict.fromkeys(GPUS, 'SPX')
 
     def request(self, number):
         there = sum(amd_model.PARTS[each] for each in self.there.values())
@@ -422,12 +436,12 @@ class Partitions(Part):
         return {card: self.cards.mode(card) for card in GPUS}
 
     def blocked(self):
-        found = {}
-        for name, user in self.users.items():
-            card = name.partition('+')[0]
-            if self.there[card] != self.value.get(card, 'SPX'):
-                found.setdefault(card, set()).add(user.uuid)
-        return found
+        return {
+            card: users
+            for card in GPUS
+            if self.there[card] != self.value.get(card, 'SPX')
+            and (users := self._in_the_way(card))
+        }
 
 
 class Mdevs(Part):

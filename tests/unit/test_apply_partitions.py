@@ -157,6 +157,13 @@ def test_an_instance_is_in_the_way_of_the_undo(cards):
     assert cards.mode(CARD) == 'SPX'
 
 
+def test_nobody_is_in_the_way_of_an_undo_of_nothing(cards):
+    apply('SPX')
+    plug(named(f'{CARD}+drm+renderd'))
+    assert step(apply(check=True)).result == 'would change'
+    assert step(apply()).result == 'unchanged'
+
+
 def test_a_whole_card_and_its_partitions(cards):
     """A VAN that has the function excludes each partition, and vice versa."""
     apply('CPX', entry=ENTRY | {'resource_class': CLASS})

@@ -52,7 +52,7 @@ class Applied(RuleBasedStateMachine):
             'state_path': str(root / 'state'),
             'device_spec_dir': str(root / 'specs'),
             'release_timeout': 0.05,
-            'device_timeout': 60.0,
+            'device_timeout': 20.0,
             'lock_timeout': 5.0,
             'max_workers': 1,
         }.items():

@@ -60,6 +60,15 @@ def let_go(card: str, seconds: float) -> bool:
     return _locked(card, seconds, _let_go)
 
 
+@context.entry
+def restores(card: str) -> bool:
+    """Say whether let_go() would change the mode of a card.
+
+    :raises DeviceNotFound: if there is no such function
+    """
+    return _before(arguments.there(card)) is not None
+
+
 def _locked(
     card: str, seconds: float, act: Callable[[pci.Function], bool]
 ) -> bool:
@@ -93,10 +102,8 @@ def _let_go(function: pci.Function) -> bool:
     if known is None:
         return False
     now = amd_partitions.mode(function.address)
-    possible = amd_partitions.modes(function.address)
-    restores = now == known.mode != known.before in possible
-    if restores:
-        _change(function, known.before, known)
+    if (before := _before(function)) is not None:
+        _change(function, before, known)
     elif now not in (known.before, known.mode):
         LOG.warning(
             'PCI function %s stays in the mode %s, which somebody else has '
@@ -105,7 +112,17 @@ def _let_go(function: pci.Function) -> bool:
             now,
         )
     records.partitions.delete(function.address)
-    return restores
+    return before is not None
+
+
+def _before(function: pci.Function) -> str | None:
+    """The mode that let_go() would set; None: it would set none."""
+    known = _record(function)
+    if known is None or known.before == known.mode:
+        return None
+    is_ours = amd_partitions.mode(function.address) == known.mode
+    possible = known.before in amd_partitions.modes(function.address)
+    return known.before if is_ours and possible else None
 
 
 def _record(function: pci.Function) -> records.Partitions | None:
