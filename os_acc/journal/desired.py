@@ -80,6 +80,11 @@ def write(db: sqlite3.Connection, desired: Desired | None) -> None:
         )
 
 
+def unsettle(db: sqlite3.Connection) -> None:
+    """Let the document be applied again: see Desired.settled."""
+    database.execute(db, 'UPDATE desired SET settled = NULL')
+
+
 def pools(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """The pools of the document, as it has them."""
     for each in read(db):

@@ -154,6 +154,17 @@ class DeviceRecords(store.Store):
             lambda db: desired_rows.read(db) == ([desired] if desired else []),
         )
 
+    def unsettle_desired(self) -> None:
+        """Let the document be applied again; nothing if there is none."""
+        known = self.desired()
+        if known is not None and known.settled is not None:
+            self._commit(
+                desired_rows.unsettle,
+                lambda db: all(
+                    each.settled is None for each in desired_rows.read(db)
+                ),
+            )
+
     def devices_of(self, part: str, also_let_go: bool = True) -> list[str]:
         """See desired.Desired.devices_of(); empty: there is no document."""
         known = self.desired()

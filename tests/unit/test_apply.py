@@ -147,6 +147,21 @@ def test_vfs_that_a_van_has(here):
     assert here.vfs() == [4, 3]
 
 
+def test_a_function_that_an_instance_replaces(here):
+    """The function of the document comes back when the instance has gone."""
+    wanted = [(*name, 'aes') for *name, _ in FUNCTIONS]
+    here.apply(functions=wanted)
+    assert os_acc.apply_again() is None
+    instance = devices.instance()
+    os_acc.plug(instance, [applied.fake_request('sha')])
+    assert sorted(here.inside()) == ['aes', 'aes', 'sha']
+    assert 'in the way' in os_acc.apply_again().results()
+    os_acc.unplug(instance)
+    assert os_acc.apply_again().results() == {'changed', 'unchanged'}
+    assert here.inside() == ['aes'] * 3
+    assert os_acc.apply_again() is None
+
+
 def test_vfs_that_a_van_has_are_let_go_later(here):
     here.apply(applied.pf())
     instance = devices.instance()
