@@ -133,7 +133,8 @@ def note_vfs(pf: pci.Function, number: int) -> None:
 def note_vgpu(vf: pci.Function, number: int | None) -> None:
     """Note that a VF is given out as a vGPU.
 
-    :param number: the vGPU type that os-acc sets; None: the operator sets it
+    :param number: the vGPU type that os-acc may set again after a reboot;
+        None: the operator sets it
     """
     notes.note(notes.VGPU, vf.address, vf.ids, device=vf.parent, number=number)
 

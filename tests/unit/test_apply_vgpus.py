@@ -110,6 +110,23 @@ def test_after_a_reboot(card):
     assert [card.kind_of(each) for each in card.vfs] == [0, 0, 0]
 
 
+@pytest.mark.parametrize('vfs', [(), (VF,), (OTHER,)])
+def test_after_a_reboot_with_another_type(card, monkeypatch, vfs):
+    """An instance keeps what it has until it is unplugged."""
+    card.install_config(monkeypatch)
+    apply(VF)
+    guest = devices.instance()
+    os_acc.plug(guest, [devices.pci(VF)])
+    apply(*vfs, kind='NVIDIA A40-2Q')
+    card.reboot()
+    card.sriov_manage()
+    os_acc.initialize(reset=True)
+    assert card.kind_of(VF) == 558
+    os_acc.unplug(guest)
+    os_acc.initialize(reset=True)
+    assert card.kind_of(VF) == 559 * (VF in vfs)
+
+
 @pytest.mark.parametrize('vfs', [(VF, OTHER), (OTHER,)])
 def test_another_type_of_the_entry(card, monkeypatch, vfs):
     """The card has vGPUs of one size only."""

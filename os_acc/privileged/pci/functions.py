@@ -316,7 +316,11 @@ def hold(address: str) -> None:
             return
         spec = offers.entry(function)
         if vgpu.is_place(function) and spec_parts.offers_vgpus(spec):
-            function_notes.note_vgpu(function, None)
+            # A type that os-acc may set here may be set again after a reboot,
+            # also if device_spec sets another one by then.
+            sets = spec.vgpu_type is not None
+            now = vgpu.current(address) if sets else None
+            function_notes.note_vgpu(function, now or None)
             return
         offers.check(function)
         function_notes.note_function(function, spec)
