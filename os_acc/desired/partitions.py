@@ -125,7 +125,10 @@ def _users(host: host_module.Host, card: str, mode: str | None) -> list[str]:
 
 
 def _users_of_undo(host: host_module.Host, card: str) -> list[str]:
-    """Say who uses a card whose mode is to be restored, if it is another."""
+    """Say who is in the way if the earlier mode of a card is restored.
+
+    Nobody is if the card has this mode already.
+    """
     from os_acc.privileged.devfile import partitions as privileged
 
     if pci.find(card) is None:

@@ -81,7 +81,7 @@ def write(db: sqlite3.Connection, desired: Desired | None) -> None:
 
 
 def unsettle(db: sqlite3.Connection) -> None:
-    """Let the document be applied again: see Desired.settled."""
+    """Note that not all of the document is done: see Desired.settled."""
     database.execute(db, 'UPDATE desired SET settled = NULL')
 
 

@@ -155,7 +155,7 @@ class DeviceRecords(store.Store):
         )
 
     def unsettle_desired(self) -> None:
-        """Let the document be applied again; nothing if there is none."""
+        """Note that the document must be applied again, if there is one."""
         known = self.desired()
         if known is not None and known.settled is not None:
             self._commit(

@@ -283,8 +283,8 @@ class Slot(recorded.Recorded):
             wanted = known
         if van is not None:
             uses.decide(van, wanted.function_id)
-            # The document of os-acc apply may want another function here. It
-            # is programmed again when the instance has gone.
+            # The document of os-acc apply may name another function. When the
+            # instance has gone, that function is programmed again.
             self.driver.journal.unsettle_desired()
         before = self.record()
         self.save(wanted, programs.PROGRAMMING)

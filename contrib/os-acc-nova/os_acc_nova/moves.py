@@ -177,9 +177,11 @@ def clear(instance: Any) -> None:
 
 
 def end(info: objects.InstanceInfo, move_uuid: str, state: str) -> None:
-    """Release the accelerators of a move whose guest is not on this host.
+    """Release on this host the accelerators of an instance that has moved.
 
-    :param state: of their VANs
+    The guest is not on this host.
+
+    :param state: the state of their VANs
     :raises ExceptionBase: see os_acc.migration.finish and abort
     """
     if state == states.OUTGOING:
@@ -247,7 +249,7 @@ def _is_lost(
 
 
 def _is_at_a_third_host(context: Any, instance: Any, move_uuid: str) -> bool:
-    """Say whether an instance is on neither of the two hosts of a move."""
+    """Say whether an instance is neither on the source nor on the target."""
     try:
         move = nova_objects.Migration.get_by_uuid(context, move_uuid)
     except nova_exception.MigrationNotFound:

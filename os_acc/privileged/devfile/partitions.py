@@ -66,7 +66,8 @@ def restores(card: str) -> bool:
 
     :raises DeviceNotFound: if there is no such function
     """
-    return _before(arguments.there(card)) is not None
+    function = arguments.there(card)
+    return _to_restore(function, _record(function)) is not None
 
 
 def _locked(
@@ -102,7 +103,7 @@ def _let_go(function: pci.Function) -> bool:
     if known is None:
         return False
     now = amd_partitions.mode(function.address)
-    if (before := _before(function)) is not None:
+    if (before := _to_restore(function, known)) is not None:
         _change(function, before, known)
     elif now not in (known.before, known.mode):
         LOG.warning(
@@ -115,9 +116,10 @@ def _let_go(function: pci.Function) -> bool:
     return before is not None
 
 
-def _before(function: pci.Function) -> str | None:
+def _to_restore(
+    function: pci.Function, known: records.Partitions | None
+) -> str | None:
     """The mode that let_go() would set; None: it would set none."""
-    known = _record(function)
     if known is None or known.before == known.mode:
         return None
     is_ours = amd_partitions.mode(function.address) == known.mode

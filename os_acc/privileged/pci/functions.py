@@ -316,8 +316,8 @@ def hold(address: str) -> None:
             return
         spec = offers.entry(function)
         if vgpu.is_place(function) and spec_parts.offers_vgpus(spec):
-            # A type that os-acc may set here may be set again after a reboot,
-            # also if device_spec sets another one by then.
+            # If os-acc may set a type here, it may set the present type again
+            # after a reboot, even if device_spec names another type then.
             sets = spec.vgpu_type is not None
             now = vgpu.current(address) if sets else None
             function_notes.note_vgpu(function, now or None)

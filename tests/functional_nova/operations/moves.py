@@ -10,6 +10,8 @@ from typing import Any
 import fixtures
 from nova import context as nova_context
 from nova import objects as nova_objects
+from nova.compute import manager
+from nova.compute import task_states
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.virt.libvirt import driver
 
@@ -222,6 +224,24 @@ class MovesTest(base.OperationsTest):
             raise error
 
         return fixtures.MonkeyPatch(name, fail)
+
+    def kill_source(self, server: dict[str, Any]) -> Any:
+        """Migrate a server cold until its source has handed over.
+
+        :returns: Nova's Instance, with the task state that a kill leaves
+        """
+        with fixtures.MockPatchObject(
+            manager.ComputeManager,
+            '_terminate_volume_connections',
+            side_effect=RuntimeError('killed'),
+        ):
+            self.act(server, 'migrate')
+            self._wait_for_state_change(server, 'ERROR')
+        instance = self.load(server)
+        instance.task_state = task_states.RESIZE_MIGRATING
+        instance.save()
+        self.assertEqual(['outgoing'], self.states(server)[0])
+        return instance
 
     def load(self, server: dict[str, Any]) -> Any:
         """Nova's Instance of a server, which can be saved."""
