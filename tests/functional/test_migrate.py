@@ -29,9 +29,19 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.timeout(900)]
 # After which step the command is killed, and which host has the guest when
 # that is settled.
 KILLS = [
+    (ways.COLD, 'Target.prepare', 'one'),
+    (ways.COLD, 'LibvirtGuest.define', 'one'),
+    (ways.COLD, 'LibvirtGuest.stop', 'one'),
+    (ways.COLD, 'hand_over', 'one'),
     (ways.COLD, 'Target.switch', 'two'),
+    (ways.COLD, 'LibvirtGuest.forget', 'two'),
+    (ways.COLD, 'LibvirtGuest.start', 'two'),
+    (ways.COLD, 'finish', 'two'),
+    (ways.REPLUG, 'Target.prepare', 'one'),
     (ways.REPLUG, 'hand_over', 'one'),
     (ways.REPLUG, 'LibvirtGuest.carry', 'two'),
+    (ways.REPLUG, 'Target.switch', 'two'),
+    (ways.REPLUG, 'finish', 'two'),
 ]
 
 

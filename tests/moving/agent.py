@@ -10,7 +10,10 @@ stdin, and writes the result to stdout, both as JSON.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
 import sys
 import time
 import traceback
@@ -21,6 +24,7 @@ import libvirt
 import os_acc
 from os_acc import migration
 from os_acc import objects
+from os_acc.journal import store
 from os_acc.privileged import privsep
 
 # Of the two QEMUs, while one moves a guest to the other.
@@ -68,6 +72,20 @@ class Agent:
                 'text': ''.join(traceback.format_exception(err)),
             }
         return answer | {'seconds': time.monotonic() - started}
+
+    def die_at(self, number: int) -> None:
+        """Kill this process in a later call, before a write of the journal.
+
+        :param number: of the write; the next one is 0
+        """
+        write, left = store.Commits.write, itertools.count(number, -1)
+
+        def write_or_die(*args: Any) -> Any:
+            if next(left) == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return write(*args)
+
+        store.Commits.write = write_or_die  # type: ignore[method-assign]
 
     def plug(self, instance: str, handles: dict[str, str]) -> list[Any]:
         """Plug devices.

@@ -73,6 +73,10 @@ class Refused(Exception):
         self.name = name
 
 
+class Ended(Exception):
+    """The agent has ended in a call."""
+
+
 class Host:
     """A host. A process that sleeps keeps its namespaces.
 
@@ -294,15 +298,15 @@ class Host:
         """The result of the call that is under way.
 
         :raises Refused: if it has raised an error
+        :raises Ended: if the agent has ended
         """
         assert self._agent is not None and self._agent.stdout is not None
         ready, _, _ = select.select([self._agent.stdout], [], [], SECONDS)
         assert ready, f'{self.name}: no answer in {SECONDS} s'
         line = self._agent.stdout.readline()
-        assert line, (
-            f'{self.name}: the agent has ended: '
-            + (self.directory / 'agent.log').read_text()[-3000:]
-        )
+        if not line:
+            said = (self.directory / 'agent.log').read_text()
+            raise Ended(f'{self.name}: {said[-3000:]}')
         answer, self.is_called = json.loads(line), False
         if 'error' in answer:
             raise Refused(answer['error'], answer['text'])

@@ -10,8 +10,9 @@
 # * vfio.ko with the part that reports dirty pages to QEMU. Debian builds it
 #   without, and then QEMU refuses to migrate any VFIO device.
 #
-# As root, on Debian. What is there already is not built again. To build all
-# of it anew, remove the directory.
+# As root, on Debian. "packages" installs what the building needs, "build" builds
+# only, and without an argument it does both. What is there already is not built
+# again. To build all of it anew, remove the directory.
 set -euo pipefail
 cache=${OS_ACC_MOVING_CACHE:-/var/cache/os-acc-moving}
 root=$cache/root
@@ -126,7 +127,11 @@ make_initramfs() {
 
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$cache"
-install_tools
+[[ ${1:-} == build ]] || install_tools
+[[ ${1:-} != packages ]] || exit 0
+# Another process may be building it.
+exec 9> "$cache/lock"
+flock 9
 work=$(mktemp -d "$cache/work.XXXXXX")
 finish() {
     umount "$work/build/proc" "$work/build" 2>/dev/null || true

@@ -35,7 +35,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   sandbox = "test.invalid/pause:1"
 [plugins."io.containerd.cri.v1.runtime"]
   enable_cdi = true
-  cdi_spec_dirs = ["{directory}/cdi"]
+  cdi_spec_dirs = ["{specs}"]
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["{directory}/cni"]
@@ -52,17 +52,22 @@ class Containerd:
     """The runtime, and the directory of its CDI specs.
 
     :param directory: its own; a short path, and on no overlay
+    :param specs: the directory of the CDI specs, if it is another one
     """
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(
+        self, directory: pathlib.Path, specs: pathlib.Path | None = None
+    ) -> None:
         self._directory = directory
         self.socket = str(directory / 'containerd.sock')
-        self.specs = directory / 'cdi'
+        self.specs = specs or directory / 'cdi'
         self.specs.mkdir(parents=True)
         self.specs.chmod(0o755)
         runc = shutil.which('runc', path=f'{os.environ["PATH"]}:/usr/sbin')
         config = directory / 'containerd.toml'
-        config.write_text(_CONFIG.format(directory=directory, runc=runc))
+        config.write_text(
+            _CONFIG.format(directory=directory, specs=self.specs, runc=runc)
+        )
         self._environment = {
             **os.environ,
             'PATH': f'{BIN}:{os.environ["PATH"]}:/usr/sbin',
@@ -90,6 +95,19 @@ class Containerd:
             text=True,
             env=self._environment,
         )
+
+    def run(self, *devices: str, command: tuple[str, ...]) -> str:
+        """Run a container with the devices of CDI specs, until it ends.
+
+        :param devices: as ``VENDOR/CLASS=NAME``
+        :returns: what its command has written
+        """
+        options = [f'--device={each}' for each in devices]
+        ran = self._ctr(
+            *('-n', 'k8s.io', 'run', '--rm', *options),
+            *(_IMAGES[1], 'one', *command),
+        )
+        return str(ran.stdout)
 
     def log(self) -> str:
         return (self._directory / 'log').read_text()
