@@ -85,6 +85,7 @@ AIMS = (
     Aim('VF / sysfs alone', 'test_vf', 1.5),
     Aim('  made before / sysfs', 'test_vf_from_nothing', 1.5),
     Aim('live plug / libvirt', 'test_live_plug', 1.15),
+    Aim('program a port / ioctl', 'test_programming'),
 )
 
 

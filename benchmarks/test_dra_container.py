@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
-TESTS = pathlib.Path(__file__).parents[1] / 'tests/dra'
-sys.path += [str(TESTS), str(TESTS / 'pods')]
+# The parts of a node are those of the tests.
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests/dra'))
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests/dra/pods'))
 
 from containerd import Containerd
 import node_fixtures

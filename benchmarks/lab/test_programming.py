@@ -4,8 +4,8 @@
 
 The peer is the kernel's ioctl alone. os-acc also checks the image and that
 the card is not in use, copies the image to where only root can change it,
-writes its journal, and reads afterwards which function the port has. The pools'
-benchmark uses the time of SIZE.
+writes its journal, and reads afterwards which function the port has.
+benchmarks/test_pools.py uses the time of this.
 """
 
 from __future__ import annotations

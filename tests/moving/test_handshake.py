@@ -43,9 +43,7 @@ class Move:
 
     def host(self, step: str) -> Host:
         """The host that does a step."""
-        return (
-            self.target if step in ('prepare', 'switch') else self.source
-        )
+        return self.target if step in ('prepare', 'switch') else self.source
 
     def do(self, step: str) -> None:
         """Do a step, after what comes before it in the hypervisors."""
