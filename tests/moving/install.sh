@@ -60,13 +60,10 @@ make_root() {
     mkdir "$root/moving" "$root/packages"
 }
 
-# Kernel, headers and compiler go into an overlay, so that the root stays
-# small.
+# Kernel, headers and compiler go into a copy, so that the root stays small.
 build_modules() {
     local build=$work/build release each
-    mkdir "$work/upper" "$work/overlay" "$build"
-    mount -t overlay overlay "$build" \
-        -o "lowerdir=$root,upperdir=$work/upper,workdir=$work/overlay"
+    cp -a --reflink=auto "$root" "$build"
     mount --bind /proc "$build/proc"
     cp /etc/resolv.conf "$build/etc/resolv.conf"
     chroot "$build" apt-get -q update
@@ -103,7 +100,7 @@ END
     depmod -b "$root" "$release"
     # Written last, because this file means that the modules are complete.
     cp "$build/boot/vmlinuz-$release" "$root/boot/vmlinuz"
-    umount "$build/proc" "$build"
+    umount "$build/proc"
 }
 
 # Mounts the root, which machine.py shares, under a layer that stays in memory.
@@ -134,7 +131,7 @@ exec 9> "$cache/lock"
 flock 9
 work=$(mktemp -d "$cache/work.XXXXXX")
 finish() {
-    umount "$work/build/proc" "$work/build" 2>/dev/null || true
+    umount "$work/build/proc" 2>/dev/null || true
     rm -rf --one-file-system "$work"
 }
 trap finish EXIT
