@@ -23,6 +23,8 @@ Place: TypeAlias = Callable[[Path], str]
 def check(schema: Mapping[str, Any], found: Any, place: Place) -> None:
     """Check a document.
 
+    An integer is one in Python, too: 2.0 is none, other than in JSON schema.
+
     :param schema: its descriptions say what is expected
     :param place: says where a key is, for the errors
     :raises InvalidRequest: if it is wrong; the error names place, key and
@@ -30,7 +32,12 @@ def check(schema: Mapping[str, Any], found: Any, place: Place) -> None:
     """
     import jsonschema
 
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = jsonschema.validators.extend(
+        jsonschema.Draft202012Validator,
+        type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+            'integer', lambda checker, value: type(value) is int
+        ),
+    )(schema)
     # A misspelled key is reported before the required key that it should be.
     for error in sorted(validator.iter_errors(found), key=_order):
         keys = list(error.absolute_path)

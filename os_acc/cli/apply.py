@@ -21,7 +21,9 @@ from os_acc.cli import waiting
 from os_acc.desired import applying
 from os_acc.desired import documents
 from os_acc.desired import export
+from os_acc.desired import offered
 from os_acc.objects import report as results
+from os_acc.spec import changing as spec_changing
 from os_acc.state import sharing
 
 
@@ -90,11 +92,9 @@ class Apply(base.Command, listing.Listing):
             self._changes = results.WOULD_CHANGE in done.results()
             self.unfinished = results.FAILED in done.results()
         else:
-            # Root may write what is offered, and not a service's journal.
-            offers = self._offer(document)
+            _become_owner()
             self.initialize()
             done = self._apply(document.as_object(), parsed_args.wait)
-            done.steps = offers + done.steps[len(offers) :]
             self.unfinished = bool(
                 {results.IN_THE_WAY, results.FAILED} & done.results()
             )
@@ -105,15 +105,6 @@ class Apply(base.Command, listing.Listing):
             tuple(getattr(each, key) for key in self.keys())
             for each in done.steps
         ]
-
-    def _offer(self, document: documents.Document) -> list[objects.ApplyStep]:
-        """Do root's part, and go on as the user of the journal's directory."""
-        path = opts.value(os_acc.CONF, 'state_path')
-        if not sharing.belongs_to_another(path):
-            return []
-        done = applying.offer(os_acc.CONF, document)
-        sharing.become_owner(path)
-        return done
 
     def _apply(
         self, document: dict[str, Any], seconds: float | None
@@ -146,6 +137,17 @@ class Apply(base.Command, listing.Listing):
             if not done.steps:
                 raise
         return done
+
+
+def _become_owner() -> None:
+    """Go on as the user of the journal's directory, if root may not write it.
+
+    Only root may write what is offered.
+    """
+    path = opts.value(os_acc.CONF, 'state_path')
+    if sharing.belongs_to_another(path):
+        spec_changing.keep_root(offered.path_of(os_acc.CONF))
+        sharing.become_owner(path)
 
 
 def _difference(report: objects.ApplyReport) -> Iterable[str]:

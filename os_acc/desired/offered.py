@@ -32,23 +32,28 @@ PART = 'offered'
 _NAME = '40-os-acc-applied.json'
 
 
+def path_of(conf: cfg.ConfigOpts) -> str:
+    """The file; empty: there is no device_spec_dir."""
+    directory = conf.os_acc.device_spec_dir
+    return os.path.join(directory, _NAME) if directory else ''
+
+
 def find(
     conf: cfg.ConfigOpts, document: documents.Document
 ) -> Iterator[steps.Step]:
     """The step that writes the file; none if device_spec says the same."""
-    directory = conf.os_acc.device_spec_dir
-    path = os.path.join(directory, _NAME) if directory else ''
-    now = _read(spec_files.read(path)) if directory else []
+    path = path_of(conf)
+    now = _read(spec_files.read(path)) if path else []
     wanted = document.offered
     if now == wanted or _say_the_same(conf, document):
         if now:
             yield steps.Step(PART, path, _lines(now), _lines(now))
         return
-    if not directory:
+    if not path:
         raise exception.InvalidRequest(
             subject='configuration',
             field='[os_acc] device_spec_dir',
-            value=directory,
+            value=conf.os_acc.device_spec_dir,
             expected='a directory, because the document has offered',
         )
 
@@ -68,7 +73,7 @@ def specs_after(
     entries = device_spec.load(conf).entries
     if _say_the_same(conf, document):
         return device_spec.Specs(entries)
-    path = os.path.join(conf.os_acc.device_spec_dir, _NAME)
+    path = path_of(conf)
     others = [e for e in entries if not e.source.startswith(f'{path},')]
     # As spec_files.read_all() sorts the files. The option comes last.
     first = [e for e in others if e.source.startswith('/') and e.source < path]

@@ -59,7 +59,8 @@ def _names(item: dict[str, Any]) -> Iterator[str]:
     if 'type' not in item:
         yield item['device']
         return
-    for number in range(item.get('count', 1)):
+    # An earlier version of os-acc accepted 2.0.
+    for number in range(int(item.get('count', 1))):
         yield f'{item["device"]} {item["type"]} {number}'
 
 

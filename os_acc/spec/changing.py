@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import functools
 import json
 import os
 from typing import Any
@@ -13,8 +15,11 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.spec import device_spec
 from os_acc.spec import files as spec_files
+from os_acc.spec import root_writer
 from os_acc.spec import values as spec_values
-from os_acc.state import atomic_file
+
+# See keep_root().
+_root: root_writer.RootWriter | None = None
 
 
 def path_of(directory: str, name: str) -> str:
@@ -71,6 +76,15 @@ def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
         raise
 
 
+def keep_root(path: str) -> None:
+    """Make write() and remove() act as root on a file from now on.
+
+    Call it as root, before this process becomes another user.
+    """
+    global _root
+    _root = root_writer.RootWriter(path)
+
+
 def write(path: str, text: str) -> None:
     """Write a file, atomically. See path_of() and add().
 
@@ -79,7 +93,7 @@ def write(path: str, text: str) -> None:
     :raises PrivilegeError: if it cannot be written
     """
     try:
-        atomic_file.write(path, text, 0o644, 0o755)
+        _writer_of(path)(text)
     except OSError as err:
         raise _unwritable(path, err) from err
 
@@ -91,9 +105,15 @@ def remove(path: str) -> bool:
     :raises PrivilegeError: if it cannot be removed
     """
     try:
-        return atomic_file.remove(path)
+        return _writer_of(path)(None)
     except OSError as err:
         raise _unwritable(path, err) from err
+
+
+def _writer_of(path: str) -> Callable[[str | None], bool]:
+    if _root is not None and _root.path == path:
+        return _root.write
+    return functools.partial(root_writer.write, path)
 
 
 def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:

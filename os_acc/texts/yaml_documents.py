@@ -20,7 +20,8 @@ def yaml_of(data: bytes | str) -> Any:
     """Read a YAML document. See documents.json_of().
 
     :raises ValueError: if it is no YAML, or has a key twice in one mapping, or
-        a number that is not finite, or of base 8 or 60
+        a number that is not finite, or of base 8 or 60, or a value that JSON
+        does not have, such as a date
     """
     import yaml
 
@@ -75,6 +76,8 @@ def _check(
     if isinstance(node.value, str):
         _check_scalar(node, loader)
         return
+    if node.tag not in _COLLECTIONS:
+        raise _unknown(node)
     if depth == documents.DEEPEST:
         raise ValueError(documents.TOO_DEEP + _mark(node))
     keys = set()
@@ -96,6 +99,8 @@ def _check(
 
 def _check_scalar(node: Any, loader: Any) -> None:
     made = _made(node, loader)
+    if made is not None and not isinstance(made, (str, int, float)):
+        raise _unknown(node)
     if node.tag == _FLOAT and not math.isfinite(made):
         raise ValueError(f'{node.value} is not a finite number{_mark(node)}')
     if node.tag in (_FLOAT, _INT) and _OTHER_BASE.match(node.value):
@@ -105,6 +110,17 @@ def _check_scalar(node: Any, loader: Any) -> None:
         )
 
 
+def _unknown(node: Any) -> ValueError:
+    """The error of a value that JSON does not have, such as a date."""
+    text = f'{node.value!r:.60}' if isinstance(node.value, str) else 'it'
+    return ValueError(
+        f'{text} is of type {node.tag.rpartition(":")[2]} in YAML, expected '
+        f'text, a number, a list or a mapping; text may need quotes'
+        + _mark(node)
+    )
+
+
+_COLLECTIONS = ('tag:yaml.org,2002:map', 'tag:yaml.org,2002:seq')
 _FLOAT = 'tag:yaml.org,2002:float'
 _INT = 'tag:yaml.org,2002:int'
 # A number of base 8 or 60 in YAML 1.1, and another one, or a text, in 1.2. It

@@ -105,10 +105,13 @@ def test_a_kill(both, report, step, live):
         host.call('die_at', number=number)
         try:
             move.do(step)
+            is_done = True
         except Ended:
-            host.kill_agent()
-            host.start_agent()
-        else:
+            is_done = False
+        # Also if the step is done: the next write could be the one.
+        host.kill_agent()
+        host.start_agent()
+        if is_done:
             break
         owner = move.settle()
         other = target if owner is source else source
