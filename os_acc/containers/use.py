@@ -16,6 +16,7 @@ import dataclasses
 import os
 import stat
 
+from os_acc.containers import all_devices
 from os_acc.containers import spec as container_spec
 from os_acc.kernel import descriptors
 from os_acc.kernel import device_cgroup
@@ -55,6 +56,8 @@ def users_of(
     - if its control group allows the number, whatever /dev shows;
     - if it was seen with the device before.
 
+    A container that has all devices of the host, a privileged one, has this
+    device only while one of its processes has it open: see all_devices.
     Processes with the /dev and the PID namespace of the host do not count:
     whether they use the device is the business of its driver.
 
@@ -131,7 +134,7 @@ class _Scan:
     def user(self, pid: str, tasks: list[str]) -> User | None:
         """Describe a process in a container that has one of the devices."""
         container = self._container(tasks)
-        has = next(filter(None, map(self._shown, tasks)), None) or next(
+        opened = next(
             (
                 self._by_number[number]
                 for number in open_files.open_devices(pid)
@@ -139,11 +142,19 @@ class _Scan:
             ),
             None,
         )
-        if has is not None:
+        shown = next(filter(None, map(self._shown, tasks)), None)
+        is_seen = bool(container) and container in self._seen
+        if (
+            opened is None
+            and (shown is not None or is_seen)
+            and any(map(all_devices.has, tasks))
+        ):
+            return None
+        if (has := shown or opened) is not None:
             what = f'has {has}'
         elif (number := self._allowed(tasks)) is not None:
             what = f'may open {self._by_number[number]}'
-        elif container and container in self._seen:
+        elif is_seen:
             what = f'has had {next(iter(self._nodes)).path}'
         else:
             return None

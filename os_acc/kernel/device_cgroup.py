@@ -45,9 +45,25 @@ def allowed(
     :param task: the directory of a process or thread in /proc
     :raises PrivilegeError: if the list of the group cannot be read
     """
+    rules = _rules(task) or []
+    return [each for each in numbers if any(_names(x, each) for x in rules)]
+
+
+def names_devices(task: str) -> bool:
+    """Whether a control group allows some devices only, or none.
+
+    :returns: False also with cgroup v2, where it is unknown
+    :raises PrivilegeError: as allowed()
+    """
+    rules = _rules(task)
+    return rules is not None and all(kind != 'a' for kind, *_ in rules)
+
+
+def _rules(task: str) -> list[list[str]] | None:
+    """The rules of the control group; None with cgroup v2."""
     path = _groups(task).get(_CONTROLLER)
     if path is None:
-        return []
+        return None
     file = f'{sysfs.SYS}/fs/cgroup/{_CONTROLLER}{path}/devices.list'
     try:
         # Not sysfs.read_long(): an empty list allows nothing, and one that is
@@ -56,14 +72,13 @@ def allowed(
     except (OSError, ValueError) as err:
         if _groups(task).get(_CONTROLLER) != path:
             # It has ended, or is in another group now.
-            return allowed(task, numbers)
+            return _rules(task)
         raise exception.PrivilegeError(
             reason=f'{file} cannot be read ({exception.describe(err)}), so '
             'it is unknown which devices a container may open; if os-acc '
             "runs in a container, mount the host's /sys/fs/cgroup there"
         ) from err
-    rules = [line.split() for line in text.splitlines()]
-    return [each for each in numbers if any(_names(x, each) for x in rules)]
+    return [line.split() for line in text.splitlines() if line.strip()]
 
 
 def _names(rule: list[str], number: device_file.Number) -> bool:

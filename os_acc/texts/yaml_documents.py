@@ -99,7 +99,7 @@ def _check(
 
 def _check_scalar(node: Any, loader: Any) -> None:
     made = _made(node, loader)
-    if made is not None and not isinstance(made, (str, int, float)):
+    if type(made) not in _SCALARS:
         raise _unknown(node)
     if node.tag == _FLOAT and not math.isfinite(made):
         raise ValueError(f'{node.value} is not a finite number{_mark(node)}')
@@ -120,6 +120,7 @@ def _unknown(node: Any) -> ValueError:
     )
 
 
+_SCALARS = (str, bool, int, float, type(None))
 _COLLECTIONS = ('tag:yaml.org,2002:map', 'tag:yaml.org,2002:seq')
 _FLOAT = 'tag:yaml.org,2002:float'
 _INT = 'tag:yaml.org,2002:int'

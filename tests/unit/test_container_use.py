@@ -227,6 +227,64 @@ def test_processes_of_the_host_do_not_count(kernel, ended):
     assert reasons() == []
 
 
+#: CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_ADMIN are among them.
+ALL_RIGHTS = 0x1FFFFFFFFFF
+KMSG = ('/dev/kmsg', 'c 1:11')
+
+
+def privileged(here, rights: int = ALL_RIGHTS, user: str = '1', **more) -> int:
+    """A container that has the device, and all of the host's: kube-proxy."""
+    files = more.pop('files', (SHOWN, KMSG))
+    for pid in ('self', str(found := here.contain(*files))):
+        (here.root / f'proc/{pid}/ns').mkdir(exist_ok=True)
+        link = here.root / f'proc/{pid}/ns/user'
+        link.unlink(missing_ok=True)
+        link.symlink_to(f'user:[{1 if pid == "self" else user}]')
+    for path, number in (('/dev/null', 'c 1:3'), KMSG):
+        here.add_node(path, number)
+    confine(here, found, 7, **more)
+    with open(here.root / f'proc/{found}/status', 'a') as file:
+        file.write(f'CapBnd:\t{rights:016x}\n')
+    return found
+
+
+@pytest.mark.parametrize('seen', [True, False])
+@pytest.mark.parametrize(
+    'confined',
+    [
+        {'hierarchy': '0:', 'group': '/pod/x'},
+        {'rules': 'a *:* rwm', 'group': '/pod/x'},
+    ],
+    ids=['v2', 'v1'],
+)
+def test_a_privileged_container_is_no_user(kernel, confined, seen):
+    """Before, each release waited until kube-proxy had ended."""
+    pid = privileged(kernel, **confined)
+    assert reasons(('pid:[7] 100',) if seen else ()) == []
+    # While it has the device open, it counts.
+    proc = kernel.root / f'proc/{pid}'
+    (proc / 'fd/9').symlink_to('/dev/acc7')
+    (proc / 'number/9').write_text(SHOWN[1])
+    assert [f'process {pid} ' in each for each in reasons()] == [True]
+
+
+@pytest.mark.parametrize(
+    'given',
+    [
+        {'rights': ALL_RIGHTS & ~(1 << 16)},
+        {'rights': 0},
+        {'user': '2'},
+        {'files': (SHOWN,)},
+        {'rules': LIST, 'group': '/pod/x'},
+        {'rules': ' ', 'group': '/pod/x'},
+    ],
+)
+def test_other_containers_are_users(kernel, given):
+    """Each lacks something of what a privileged container has."""
+    pid = privileged(kernel, **given)
+    assert [f'process {pid} ' in each for each in reasons()] == [True]
+
+
 @pytest.mark.parametrize(
     ('rule', 'counts'),
     [
