@@ -138,6 +138,15 @@ def test_an_error_has_no_password(value):
     assert 's3cr3t' not in str(caught.value)
 
 
+def test_any_key_has_an_answer(node):
+    """JSON can have half of a surrogate pair, and a long key."""
+    made = node.claim(
+        'one', ONE, config=[entry('FromClaim', **{'\ud800' * 1000: 1})]
+    )
+    with pytest.raises(stand_in_kubelet.PrepareFailed, match='is unknown'):
+        node.kubelet.prepare(made)
+
+
 def test_a_wrong_entry_takes_no_device(node):
     claim = node.claim('one', ONE, config=[entry('FromClaim', functoin='x')])
     with pytest.raises(stand_in_kubelet.PrepareFailed, match='functoin'):

@@ -8,6 +8,7 @@ from node_parts import DRIVER
 from node_parts import GPU
 from node_parts import NAME
 from node_parts import PAIR
+from node_parts import VFS
 import pytest
 
 import os_acc
@@ -15,7 +16,9 @@ from os_acc_dra import errors
 from os_acc_dra import offers
 from os_acc_dra import orphans
 
-ONE, TWO = (offers.name_of(f'pci/{each}') for each in (GPU, PAIR[0]))
+ONE, TWO, THREE = (
+    offers.name_of(f'pci/{each}') for each in (GPU, PAIR[0], VFS[0])
+)
 
 
 @pytest.fixture
@@ -97,6 +100,36 @@ def test_nothing_is_released_if_the_checkpoint_cannot_be_read(node, claims):
     node.kubelet.checkpoint.mkdir()
     node.server.delete('/resourceclaims/')
     with pytest.raises(OSError, match='directory'):
+        release(node)
+    assert len(held()) == 2
+
+
+def test_a_claim_that_is_prepared_during_the_search_stays(node, claims):
+    node.kubelet.checkpoint.unlink()
+    node.server.delete('/resourceclaims/one')
+    new = node.claim('new', THREE)
+
+    class Server:
+        def claims(self):
+            found = node.cluster.claims()
+            node.kubelet.prepare(new)
+            return found
+
+    orphans.release(Server(), DRIVER, NAME, str(node.kubelet.directory), 0.0)
+    assert uid(new) in held()
+
+
+@pytest.mark.parametrize('answer', [{}, [], {'items': None}, 'text'])
+def test_nothing_is_released_by_an_answer_that_is_no_list(
+    node, claims, answer, monkeypatch
+):
+    node.kubelet.checkpoint.unlink()
+    monkeypatch.setattr(
+        node.cluster._objects,
+        'list_cluster_custom_object',
+        lambda *args, **kwargs: answer,
+    )
+    with pytest.raises(errors.ServerError, match='claims: API server: no li'):
         release(node)
     assert len(held()) == 2
 

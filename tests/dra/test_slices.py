@@ -415,6 +415,38 @@ def test_a_server_that_drops_fields(node, publisher, disabled):
     assert len(node.server.calls) == before + 1  # it has learnt that
 
 
+def test_a_refusal_of_another_cause_keeps_the_counters(node, publisher):
+    """Such as that of a policy, which may have the same status."""
+    with node.server.failing('POST', 422), pytest.raises(errors.ServerError):
+        publisher.publish()
+    publisher.publish()
+    assert sets(node)
+
+
+def test_counters_that_the_server_accepts_later(node, publisher):
+    node.server.refused = {'sharedCounters'}
+    publisher.publish()
+    assert sets(node) == []
+    node.server.refused = set()
+    node.server.delete('/resourceslices/')
+    publisher.publish()
+    assert sets(node)
+
+
+def test_what_could_not_be_released_is_tainted(node, publisher, monkeypatch):
+    """The claim may be gone, and the scheduler does not know it any more."""
+    claim = node.claim('one', ONE)
+    node.kubelet.prepare(claim)
+    (van,) = os_acc.get_vans()
+    journal = os_acc._get().journal
+    (entry,) = journal.entries(van.instance_uuid)
+    entry.van.state = 'error'
+    journal.save_all([entry.van])
+    publisher.publish()
+    (taint,) = published(node)[ONE]['taints']
+    assert (taint['key'], taint['value']) == (f'{DRIVER}/state', 'used')
+
+
 def test_a_server_that_refuses_counters(node, publisher):
     node.server.refused = {'sharedCounters'}
     publisher.publish()

@@ -135,11 +135,13 @@ class Agent:
 
     def recover(self, migration_timeout: float) -> None:
         """Recover, as after a migration whose time is over."""
-        os_acc.CONF.set_override(
-            'migration_timeout', migration_timeout, 'os_acc'
-        )
-        time.sleep(migration_timeout)
-        os_acc.recover()
+        name = 'migration_timeout'
+        os_acc.CONF.set_override(name, migration_timeout, 'os_acc')
+        try:
+            time.sleep(migration_timeout)
+            os_acc.recover()
+        finally:
+            os_acc.CONF.clear_override(name, 'os_acc')
 
     def vans(self, instance: str) -> list[Any]:
         return _told(os_acc.get_vans(instance))

@@ -87,7 +87,7 @@ class Cluster:
                 'resourceclaims',
                 **page,
             )
-            found += answer['items']
+            found += _items('claims', answer)
             more = (answer.get('metadata') or {}).get('continue')
             if not more:
                 return found
@@ -124,8 +124,7 @@ class Cluster:
             *_SLICES,
             field_selector=_selector(driver, node),
         )
-        found: list[dict[str, Any]] = answer['items']
-        return found
+        return _items('slices', answer)
 
     def create_slice(self, body: dict[str, Any]) -> dict[str, Any]:
         """Create a ResourceSlice; returns it as the server has it."""
@@ -205,6 +204,19 @@ class Cluster:
             return call(*args, _request_timeout=_TIMEOUT, **kwargs)
         except _FAILURES as err:
             raise _error(what, err) from err
+
+
+def _items(what: str, answer: Any) -> list[dict[str, Any]]:
+    """The objects of a list. A proxy may have answered something else.
+
+    :raises ServerError: if it is no list
+    """
+    found = answer.get('items') if isinstance(answer, dict) else None
+    if not isinstance(found, list):
+        raise errors.ServerError(
+            f'{what}: API server: no list, but {answer!r:.100}'
+        )
+    return found
 
 
 def _selector(driver: str, node: str) -> str:

@@ -130,7 +130,8 @@ def _read(parameters: Any, where: str) -> dict[str, Any]:
     for name, value in values.items():
         if name not in _KEYS:
             raise errors.ClaimRefused(
-                f'{where}.{name} is unknown; there are {", ".join(_KEYS)}'
+                f'{where}.{errors.plain(name):.100} is unknown; there are '
+                f'{", ".join(_KEYS)}'
             )
         try:
             values[name] = _KEYS[name](value)

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from os_acc import exception
 
+#: Characters of an error at most. An event of Kubernetes keeps 1024.
+MOST = 4096
+
 
 class DRAError(Exception):
     """Base class of the errors of this driver."""
@@ -35,7 +38,16 @@ class ConfigurationError(DRAError):
 
 
 def text_of(err: BaseException) -> str:
-    """Describe any error. It is never empty: '' means success to a kubelet."""
-    if isinstance(err, DRAError | exception.ExceptionBase):
-        return str(err) or type(err).__name__
-    return f'{type(err).__name__}: {err}'
+    """Describe any error, in text that a message of gRPC can have.
+
+    It is never empty: '' means success to a kubelet.
+    """
+    text = str(err)
+    if not isinstance(err, DRAError | exception.ExceptionBase):
+        text = f'{type(err).__name__}: {text}'
+    return plain(text)[:MOST] or type(err).__name__
+
+
+def plain(text: str) -> str:
+    """Escape what UTF-8 cannot have: half of a surrogate pair, as of JSON."""
+    return text.encode('utf-8', 'backslashreplace').decode()

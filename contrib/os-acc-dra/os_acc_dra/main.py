@@ -92,7 +92,9 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
     own, name = conf.os_acc_dra, options.node_name(conf)
     server = cluster.Cluster(own.kubeconfig)
     working = workers.Workers()
-    calls = service.Calls(_node(conf, server), working, own.answer_timeout)
+    found = _node(conf, server)
+    _restore(found)
+    calls = service.Calls(found, working, own.answer_timeout)
     this = process.Process(
         own.kubelet_path, own.driver_name, options.pod_uid(conf)
     )
@@ -116,14 +118,14 @@ def _run(conf: cfg.ConfigOpts, ended: threading.Event) -> int:
         _bind(conf, ended, server, calls, this)
     LOG.info('Node %s: driver %s serves', name, own.driver_name)
     try:
-        return _go_on(conf, ended, server, this)
+        return _go_on(conf, ended, server, this, found)
     finally:
         _end(served, published, working)
         this.release()
 
 
 def _node(conf: cfg.ConfigOpts, server: cluster.Cluster) -> node.Node:
-    """The claims of this node, after what they have was repaired."""
+    """The claims of this node."""
     from os_acc_dra import metadata
     from os_acc_dra import node
 
@@ -135,8 +137,6 @@ def _node(conf: cfg.ConfigOpts, server: cluster.Cluster) -> node.Node:
     locks = locking.Locks(
         os.path.join(data, 'locks'), conf.os_acc.lock_timeout
     )
-    for failed in node.restore(described, locks):
-        LOG.error('Not restored: %s', failed)
     return node.Node(
         server,
         own.driver_name,
@@ -145,6 +145,11 @@ def _node(conf: cfg.ConfigOpts, server: cluster.Cluster) -> node.Node:
         locks,
         own.max_claims,
     )
+
+
+def _restore(found: node.Node) -> None:
+    for failed in found.restore():
+        LOG.error('Not restored: %s', failed)
 
 
 def _bind(
@@ -173,6 +178,7 @@ def _go_on(
     ended: threading.Event,
     server: cluster.Cluster,
     this: process.Process,
+    found: node.Node,
 ) -> int:
     next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
     while not ended.wait(_PERIOD):
@@ -180,27 +186,34 @@ def _go_on(
             LOG.error('A socket was removed. A restart creates it again')
             return 1
         if time.monotonic() >= next_search:
-            _release_orphans(conf, server)
+            _release_orphans(conf, server, found)
             os_acc.apply_again()
             next_search = time.monotonic() + conf.os_acc_dra.orphan_interval
     return 0
 
 
-def _release_orphans(conf: cfg.ConfigOpts, server: cluster.Cluster) -> None:
+def _release_orphans(
+    conf: cfg.ConfigOpts, server: cluster.Cluster, found: node.Node
+) -> None:
+    """Release what claims that are gone have left, and their files."""
     from os_acc_dra import orphans
 
     own = conf.os_acc_dra
     try:
-        for done in orphans.release(
+        released = orphans.release(
             server,
             own.driver_name,
             options.node_name(conf),
             own.kubelet_path,
             own.orphan_age,
-        ):
+        )
+        for done in released:
             LOG.warning('The claim is gone: %s', done)
-    except (exception.ExceptionBase, errors.DRAError, OSError) as err:
-        LOG.warning('No search for orphans now: %s', err)
+        if released:
+            _restore(found)
+    except Exception as err:
+        # Whatever the API server answers, this process serves claims.
+        LOG.warning('No search for orphans now: %s', errors.text_of(err))
 
 
 def _end(

@@ -232,12 +232,16 @@ class Node:
             )
             self._described.remove(wanted.uid)
 
+    def restore(self) -> list[str]:
+        """Repair what all claims have. See the function restore()."""
+        return restore(self._described, self._locks)
+
 
 def restore(described: metadata.Metadata, locks: locking.Locks) -> list[str]:
     """Repair what the claims of this node have, such as CDI specs.
 
     The kubelet asks only once for a claim, and starts containers with the ids
-    that it got then.
+    that it got then. Files of a claim that has no device are removed.
 
     :param described: the metadata files of the claims
     :param locks: of the claims; one that another process works on is left out

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import logging
 import os
+import time
 from typing import Any
 from typing import Protocol
 
@@ -44,22 +45,29 @@ def release(
         released
     :raises OSError: if the checkpoint cannot be read; nothing is then released
     """
-    own = {
-        van.instance_uuid
-        for van in os_acc.get_vans()
-        if van.owner == os_acc_dra.OWNER
-    }
+    start = time.monotonic()
     known = checkpoint(directory)
-    lost = {uid for uid in own if uid not in known}
+    lost = {uid for uid in _own() if uid not in known}
     if not lost:
         return []
     there = claims_module.uids_on(server.claims(), driver, node)
-    vans = os_acc.release_orphans(own - (lost - there), age)
+    # A claim may have been prepared meanwhile, or just now.
+    passed = time.monotonic() - start
+    vans = os_acc.release_orphans(_own() - (lost - there), max(age, passed))
     return [
         f'VAN {van.uuid} of claim {van.instance_uuid}: '
         f'{van.error or "released"}'
         for van in vans
     ]
+
+
+def _own() -> set[str]:
+    """The UIDs of the claims that have a device."""
+    return {
+        van.instance_uuid
+        for van in os_acc.get_vans()
+        if van.owner == os_acc_dra.OWNER
+    }
 
 
 def checkpoint(directory: str) -> str:

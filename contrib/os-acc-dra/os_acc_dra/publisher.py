@@ -20,6 +20,7 @@ from typing import Protocol
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.objects import van as states
 import os_acc_dra
 from os_acc_dra import errors
 from os_acc_dra import health
@@ -76,7 +77,9 @@ class Publisher:
         self._period, self._publishes = period, publishes
         self._changed = threading.Event()
         self._ended = threading.Event()
-        self._features = features or slices_module.Features()
+        self._wanted = features or slices_module.Features()
+        # What the API server has kept of these, as far as it is known.
+        self._features = self._wanted
         # What the last whole discovery has found.
         self._observed: health.Observed | None = None
 
@@ -138,6 +141,21 @@ class Publisher:
         inventory = self._inventory(bool(there))
         if inventory is None:
             return
+        if not there:
+            # The API server may be another one now.
+            self._features = self._wanted
+        known = self._features
+        try:
+            self._bring(inventory, there)
+        except errors.ServerError:
+            # It is unknown whether a feature was the cause.
+            self._features = known
+            raise
+
+    def _bring(
+        self, inventory: slices_module.Inventory, there: list[dict[str, Any]]
+    ) -> None:
+        """Write what differs, with the features that the server keeps."""
         while True:
             specs = slices_module.specs(
                 inventory, self._driver, self._node, self._features
@@ -160,10 +178,13 @@ class Publisher:
         found = self._discover(is_published)
         if found is None:
             return None
+        # The scheduler knows these, but not what a claim that is gone left.
         held = {
             van.handle.identity
             for van in os_acc.get_vans()
-            if van.owner == os_acc_dra.OWNER and van.handle is not None
+            if van.owner == os_acc_dra.OWNER
+            and van.handle is not None
+            and van.state != states.ERROR
         }
         exclusions = os_acc.get_exclusions(_devices(found))
         return slices_module.Inventory.of(found, exclusions, held)
