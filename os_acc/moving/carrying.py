@@ -139,6 +139,8 @@ class Carrying:
     stopped: Callable[[], bool] = lambda: False
     callback: progress.Callback | None = None
     _begun: list[str] = dataclasses.field(default_factory=list)
+    # How many VANs hand_over() has handed over.
+    _handed_over: int = 0
     # Where the guest is; None: nobody can tell.
     _is_at: str | None = guest_move.SOURCE
 
@@ -185,13 +187,14 @@ class Carrying:
             with self._step(STOP):
                 self.guest.stop(self.seconds, self.stopped)
         with self._step(HAND_OVER):
-            moves.hand_over(
+            given = moves.hand_over(
                 self.host,
                 self.info,
                 self.migration_uuid,
                 replug,
                 self.callback,
             )
+            self._handed_over = len(given.objects)
         if self.way != ways.COLD:
             with self._step(MOVE):
                 self._carry([] if replug else new)
@@ -277,7 +280,21 @@ class Carrying:
         return errors
 
     def _take_back(self) -> None:
-        moves.abort(self.host, self.info, self.migration_uuid, self.callback)
+        """Take back what was handed over.
+
+        :raises MigrationConflict: if this host does not have all of it any
+            more: somebody else has settled the migration
+        """
+        taken = moves.abort(
+            self.host, self.info, self.migration_uuid, self.callback
+        )
+        if taken < self._handed_over:
+            raise exception.MigrationConflict(
+                instance=self.info.uuid,
+                reason=f'{self._handed_over} VANs were handed over, and '
+                f'{taken} taken back: somebody else has settled the migration '
+                'on this host',
+            )
 
     @contextlib.contextmanager
     def _step(self, name: str, may_stop: bool = True) -> Iterator[None]:

@@ -265,6 +265,23 @@ def test_the_target_is_undone_first(hosts):
     assert undone == ['abort', 'discard', 'restart']
 
 
+def test_what_somebody_else_has_released_is_not_taken_back(hosts):
+    """Another instance has the devices: the undo must not say that all is
+    undone."""
+    move = Move(hosts, ways.COLD)
+
+    def released(call):
+        with hosts.on(SOURCE):
+            migration.finish(move.info, move.uuid)
+        raise gone()
+
+    move.fails['switch'] = released
+    with pytest.raises(exception.MoveException) as error:
+        move.run()
+    assert 'all is undone' not in str(error.value)
+    assert '2 VANs were handed over, and 0 taken back' in str(error.value)
+
+
 @pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
 def test_a_target_that_cannot_be_undone_keeps_the_source_from_it(hosts, way):
     move = Move(hosts, way)

@@ -228,6 +228,20 @@ def test_what_a_deleted_instance_has_left_behind(site, booted):
     assert states(booted) == []
 
 
+def test_what_others_move_is_theirs(site, offer, monkeypatch):
+    """os-acc migrate moves a guest that Nova and Placement do not know."""
+    info = objects.InstanceInfo(uuid=str(uuid.uuid4()))
+    request = objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='recording')
+    with monkeypatch.context() as patch:
+        patch.setattr(os_acc.this_host(), 'owner', 'os-acc')
+        os_acc.plug(info, [request])
+    move = str(uuid.uuid4())
+    migration.hand_over(info, move)
+    site.driver.get_available_resource(HERE)
+    assert states(info) == ['outgoing']
+    assert migration.abort(info, move) == 1
+
+
 class Live:
     """A live migration from this host to itself, one half after the other."""
 

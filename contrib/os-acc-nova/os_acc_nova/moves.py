@@ -36,6 +36,7 @@ from os_acc import nova as calls
 from os_acc import objects
 from os_acc.objects import van as states
 from os_acc.placement import flavor
+from os_acc_nova import accelerators
 from os_acc_nova import allocations
 from os_acc_nova import errors
 
@@ -197,7 +198,8 @@ def finish_lost(nodes: Collection[str]) -> None:
     start on the target. Nova then deletes the allocation of the source, so
     that another instance may get its devices. If a host died while an
     instance moved, and the instance was evacuated to a third host, Nova calls
-    neither of the two hosts of the move. An error is only logged.
+    neither of the two hosts of the move. An error is only logged. What
+    others move, such as the command os-acc migrate, is theirs.
 
     :param nodes: the names of the compute nodes of this host
     """
@@ -209,7 +211,9 @@ def finish_lost(nodes: Collection[str]) -> None:
     found = {
         (van.instance_uuid, van.migration_uuid, van.state)
         for van in vans
-        if van.migration_uuid and van.state in states.MOVING
+        if van.owner == accelerators.OWNER
+        and van.migration_uuid
+        and van.state in states.MOVING
     }
     for instance_uuid, move_uuid, state in sorted(found):
         logger = log.about(LOG, instance_uuid)
