@@ -26,6 +26,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.moving import moves
 from os_acc.moving import storage
+from os_acc.objects import van as states
 from os_acc.texts import ways
 
 LOG = logging.getLogger(__name__)
@@ -222,7 +223,12 @@ class Carrying:
         left: list[str] = []
         if self.way == ways.COLD:
             self._attempt(left, FORGET, self.guest.forget)
-            self._attempt(left, START, self.guest.start)
+            if left:
+                left.append(
+                    f'{START}: not done, because this host may start it too'
+                )
+            else:
+                self._attempt(left, START, self.guest.start)
         self._attempt(
             left,
             FINISH,
@@ -269,7 +275,7 @@ class Carrying:
         for name, act in (
             (DEFINE, self.guest.discard),
             (HAND_OVER, self._take_back),
-            (STOP, self.guest.restart),
+            (STOP, self._restart),
         ):
             if name not in self._begun or not is_safe:
                 continue
@@ -295,6 +301,26 @@ class Carrying:
                 f'{taken} taken back: somebody else has settled the migration '
                 'on this host',
             )
+
+    def _restart(self) -> None:
+        """Undo the stop, if the guest has its accelerators on this host.
+
+        :raises MigrationConflict: if they are not the instance's: another
+            host may have it, so that it must not run on this one
+        """
+        uuid = self.info.uuid
+        with self.host.locks.instance(uuid):
+            entries = self.host.journal.entries(uuid)
+            found = {each.van.uuid: each.van.state for each in entries}
+            if found != {van.uuid: states.PLUGGED for van in self.vans}:
+                has = ', '.join(f'{van} {found[van]}' for van in sorted(found))
+                raise exception.MigrationConflict(
+                    instance=uuid,
+                    reason='its guest is not started on this host, whose '
+                    'journal has not all of its accelerators as plugged, but '
+                    f'{has or "none"}',
+                )
+            self.guest.restart()
 
     @contextlib.contextmanager
     def _step(self, name: str, may_stop: bool = True) -> Iterator[None]:

@@ -212,6 +212,17 @@ def test_a_guest_that_was_off_is_not_started(move, here, there):
     assert (here.active, there[UUID].active) == (False, False)
 
 
+def test_a_guest_that_runs_again_is_not_forgotten(move, here, there):
+    """libvirt undefines a running domain: it goes on, as a transient one."""
+    guest = move()
+    guest.define([], [])
+    guest.stop(5.0, lambda: False)
+    here.create()
+    with pytest.raises(exception.HypervisorError, match='started it again'):
+        guest.forget()
+    assert UUID in here.daemon.domains
+
+
 def test_what_runs_on_the_target_is_not_discarded(move, there, libvirt):
     on_target(there, libvirt)
     move().discard()

@@ -18,6 +18,8 @@ import os_acc
 from os_acc import exception
 from os_acc import guest_move
 from os_acc import migration
+from os_acc import objects
+from os_acc.cli import migrate
 from os_acc.cli import migration_target
 from os_acc.journal import events
 from os_acc.moving import calls
@@ -125,9 +127,9 @@ class Move:
         that is called in its place with the call itself
     """
 
-    def __init__(self, hosts, way, runs=True):
+    def __init__(self, hosts, way, runs=True, info=None):
         self.hosts, self.way, self.calls = hosts, way, []
-        self.info = hosts.new(SOURCE, COUNT)
+        self.info = info or hosts.new(SOURCE, COUNT)
         if not runs:
             hosts.stop_guest(self.info.uuid)
         self.guest = Guest(hosts, self.info.uuid, self.calls)
@@ -345,13 +347,63 @@ def test_nobody_knows_where_the_guest_is(hosts):
     }
 
 
-@pytest.mark.parametrize('at', ['forget', 'start'])
-def test_what_fails_after_the_switch_is_said(hosts, at):
+def test_a_start_that_fails_after_the_switch_is_said(hosts):
     move = Move(hosts, ways.COLD)
-    move.guest.fails[at] = refused()
+    move.guest.fails['start'] = refused()
     (left,) = move.run()
     assert left.endswith('test: refused')
     assert hosts.states(move.info.uuid) == {TARGET: {'plugged'}}
+
+
+def test_a_guest_that_stays_here_is_not_started_on_the_target(hosts):
+    """It may run here: somebody has started it again."""
+    move = Move(hosts, ways.COLD)
+    move.guest.fails['forget'] = refused()
+    forget, start = move.run()
+    assert forget.endswith('test: refused')
+    assert start.startswith('start the guest on the target: not done')
+    assert 'start' not in move.calls
+    assert hosts.states(move.info.uuid) == {TARGET: {'plugged'}}
+
+
+def test_the_undo_of_a_second_move_starts_no_guest(hosts):
+    """Both have waited until the guest is off, and the first hands it over."""
+    first = Move(hosts, ways.COLD)
+    second = Move(hosts, ways.COLD, info=first.info)
+    errors = []
+
+    def meanwhile(call):
+        second.fails['prepare'] = lambda _: {
+            'vans': objects.VANList(
+                objects=hosts.vans(SOURCE, first.info.uuid)
+            ).obj_to_primitive()
+        }
+        with pytest.raises(exception.MoveException) as error:
+            second.run()
+        errors.extend(error.value.undo_errors)
+        assert 'all is undone' not in str(error.value)
+        return call()
+
+    first.fails['switch'] = meanwhile
+    second.fails['abort'] = lambda _: {}
+    assert first.run() == []
+    assert 'restart' not in second.calls
+    assert any('is not started on this host' in str(e) for e in errors)
+    assert first.is_at(TARGET)
+
+
+def test_two_commands_do_not_move_one_instance_at_once(hosts):
+    info = hosts.new(SOURCE, COUNT)
+    with hosts.on(SOURCE):
+        here = os_acc.this_host()
+        with migrate.alone(here, info.uuid):
+            with pytest.raises(
+                exception.MigrationConflict, match='another os-acc migrate'
+            ):
+                with migrate.alone(here, info.uuid):
+                    pytest.fail('both move it')
+        with migrate.alone(here, info.uuid):
+            pass
 
 
 @pytest.mark.parametrize('at', ['prepare', 'define', 'stop'])

@@ -279,8 +279,16 @@ class LibvirtGuest(guest_move.GuestMove):
 
     def forget(self) -> None:
         with self._errors('remove'):
-            if (domain := self._source.domain(self._uuid)) is not None:
-                _undefine(domain)
+            if (domain := self._source.domain(self._uuid)) is None:
+                return
+            # libvirt would make a running domain transient.
+            if domain.isActive():
+                raise exception.HypervisorError(
+                    what=f'remove domain {self._uuid}',
+                    reason=f'it runs on {self._source.uri}: somebody has '
+                    'started it again',
+                )
+            _undefine(domain)
 
     def start(self) -> None:
         with self._errors('start', self._target):
