@@ -194,6 +194,7 @@ class Carrying:
                 self.migration_uuid,
                 replug,
                 self.callback,
+                [van.uuid for van in self.vans],
             )
             self._handed_over = len(given.objects)
         if self.way != ways.COLD:
@@ -312,7 +313,8 @@ class Carrying:
         with self.host.locks.instance(uuid):
             entries = self.host.journal.entries(uuid)
             found = {each.van.uuid: each.van.state for each in entries}
-            if found != {van.uuid: states.PLUGGED for van in self.vans}:
+            lost = {van.uuid for van in self.vans} - found.keys()
+            if lost or set(found.values()) != {states.PLUGGED}:
                 has = ', '.join(f'{van} {found[van]}' for van in sorted(found))
                 raise exception.MigrationConflict(
                     instance=uuid,

@@ -14,6 +14,7 @@ on the target first. One commit of a journal writes each arrow.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 import logging
 from typing import Any
@@ -89,14 +90,18 @@ def hand_over(
     migration_uuid: str,
     live: bool = False,
     callback: progress.Callback | None = None,
+    vans: Collection[str] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.hand_over."""
     call = calls.Call(host, instance_info, migration_uuid)
+    planned = calls.planned(vans)
     cls = exception.UnplugException
     with call.begun(events.HAND_OVER, cls, callback) as step:
         entries = call.entries()
         if not entries:
             call.refuse('it has no accelerators on this host')
+        if planned is not None:
+            calls.check_planned(call, entries, planned)
         again = {entry.van.state for entry in entries} != {states.PLUGGED}
         if again:
             call.check(entries, states.OUTGOING)

@@ -267,6 +267,36 @@ def test_the_target_is_undone_first(hosts):
     assert undone == ['abort', 'discard', 'restart']
 
 
+@pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
+@pytest.mark.parametrize('live', [True, False])
+def test_what_is_plugged_meanwhile_is_not_left_behind(hosts, way, live):
+    """The target has prepared nothing for it, so nothing moves."""
+    move = Move(hosts, way)
+    extra = str(uuid.uuid4())
+
+    def plug(call):
+        with hosts.on(SOURCE):
+            os_acc.plug(
+                move.info,
+                [
+                    objects.AcceleratorRequest(
+                        uuid=extra, resource_class='CUSTOM_FAKE_TEST'
+                    )
+                ],
+                live=live,
+            )
+        return call()
+
+    move.fails['prepare'] = plug
+    with pytest.raises(exception.MoveException) as error:
+        move.run()
+    assert f'VAN {extra} was plugged since' in str(error.value)
+    assert 'all is undone' in str(error.value)
+    assert hosts.states(move.info.uuid) == {SOURCE: {'plugged'}}
+    assert len(hosts.vans(SOURCE, move.info.uuid)) == COUNT + 1
+    assert hosts.guests.runs[move.info.uuid] == SOURCE
+
+
 def test_what_somebody_else_has_released_is_not_taken_back(hosts):
     """Another instance has the devices: the undo must not say that all is
     undone."""

@@ -383,6 +383,33 @@ def test_what_is_moved_is_nobody_elses(hosts, info):
             on(hosts, name, call, info, other)
 
 
+def test_only_what_was_planned_is_handed_over(hosts, info):
+    plan = described(hosts, info)
+    planned = [each.uuid for each in plan.accelerators]
+    prepared(hosts, info)
+    extra = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), resource_class='CUSTOM_FAKE_TEST'
+    )
+    with hosts.on(SOURCE):
+        before = [van.updated_at for van in os_acc.get_vans(info)]
+        os_acc.plug(info, [extra])
+        with conflict(f'VAN {extra.uuid} was plugged since'):
+            migration.hand_over(info, MIGRATION, vans=planned)
+        os_acc.unplug(info, [extra.uuid])
+        with conflict(f'VAN {extra.uuid} was unplugged since'):
+            migration.hand_over(info, MIGRATION, vans=[*planned, extra.uuid])
+        assert [v.updated_at for v in os_acc.get_vans(info)] == before
+        for wrong in (planned[0], [None], [5], 5, ['x']):
+            with pytest.raises(exception.InvalidRequest) as error:
+                migration.hand_over(info, MIGRATION, vans=wrong)
+            assert error.value.kwargs['field'] == 'vans'
+        assert hosts.states(info.uuid)[SOURCE] == {'plugged'}
+        given = migration.hand_over(
+            info, MIGRATION, vans=[each.upper() for each in planned]
+        )
+    assert {van.state for van in given} == {'outgoing'}
+
+
 def test_calls_in_a_wrong_order_are_refused(hosts, info):
     with conflict('not prepared on this host'):
         on(hosts, TARGET, migration.switch, info, MIGRATION)

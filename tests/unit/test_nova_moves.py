@@ -8,6 +8,7 @@ are tested one by one; tests/functional_nova has both.
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 import uuid
@@ -294,6 +295,29 @@ def test_live_the_source(site, live, booted):
     assert states(booted) == []
 
 
+def uuids(instance):
+    return json.dumps([van.uuid for van in os_acc.get_vans(instance.uuid)])
+
+
+def test_live_what_was_plugged_meanwhile_does_not_move(site, live, booted):
+    """The target has prepared nothing for it."""
+    moved = Live(site, booted)
+    moved.offer()
+    moved.data.target_mdevs = {
+        'os_acc': moved.move.uuid,
+        'os_acc_vans': uuids(booted),
+    }
+    by_hand = objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='recording')
+    os_acc.plug(objects.InstanceInfo(uuid=booted.uuid), [by_hand])
+    moved.begin()
+    assert f'VAN {by_hand.uuid} was plugged' in site.records.faults[0]
+    assert states(booted) == ['plugged'] * 3
+    assert 'live migration' not in site.log
+    os_acc.unplug(objects.InstanceInfo(uuid=booted.uuid), [by_hand.uuid])
+    moved.begin()
+    assert states(booted) == ['outgoing'] * 2
+
+
 def test_live_the_target(site, live, booted):
     moved = Live(site, booted)
     moved.offer()
@@ -302,7 +326,10 @@ def test_live_the_target(site, live, booted):
     moved.prepare()
     assert states(booted) == ['incoming'] * 2
     # Nova looks in it for the UUIDs of mdevs.
-    assert moved.data.target_mdevs == {'os_acc': moved.move.uuid}
+    assert moved.data.target_mdevs == {
+        'os_acc': moved.move.uuid,
+        'os_acc_vans': uuids(booted),
+    }
     site.driver.rollback_live_migration_at_destination(None, booted, [], {})
     assert states(booted) == []
 
@@ -481,6 +508,7 @@ def test_live_the_target_tells_nova_what_to_write(site, keeps, booted):
     assert moved.data.target_mdevs == {
         'os_acc': moved.move.uuid,
         'os_acc_mapped': moved.move.uuid,
+        'os_acc_vans': uuids(booted),
     }
     assert moved.data.pci_dev_map_src_dst == {
         '0000:01:00.0': '0000:02:00.0',

@@ -110,14 +110,19 @@ def handed_over(context: Any, instance: Any) -> Iterator[None]:
 
 def _hand_over(context: Any, instance: Any) -> bool:
     """Hand over the accelerators; say whether there is something to do."""
-    if not movable(instance).objects:
+    vans = movable(instance)
+    if not vans.objects:
         return False
     move = nova_objects.Migration.get_by_id_and_instance(
         context, instance.migration_context.migration_id, instance.uuid
     )
     if is_on_one_host(move):
         return False
-    migration.hand_over(calls.instance_info(instance), move.uuid)
+    migration.hand_over(
+        calls.instance_info(instance),
+        move.uuid,
+        vans=[van.uuid for van in vans],
+    )
     return True
 
 
