@@ -225,7 +225,7 @@ def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
 
 def alone(
     here: host.Host, instance: str
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.ExitStack[bool | None]:
     """Keep a second os-acc migrate from moving an instance meanwhile.
 
     :raises MigrationConflict: at once, if another one moves it

@@ -202,7 +202,8 @@ def make_theirs(
 ) -> None:
     """Give the VANs of a migration to the instance, on the target.
 
-    :param live: also attach them to its running guest
+    :param live: also attach them to its guest, or to its definition if it is
+        off
     :raises MigrationConflict: if one that was prepared with them is missing
     """
     calls.check_whole(entries)
@@ -219,16 +220,18 @@ def take_back(
 ) -> None:
     """Assign outgoing VANs to the instance again, on the source.
 
-    What was detached is attached again. If the guest has ended meanwhile, it
-    gets the devices at its next start. A device with which the guest runs is
-    not prepared again.
+    What was detached is attached again. If the guest has ended meanwhile, its
+    definition gets the devices, as long as it exists. A device with which the
+    guest runs is not prepared again.
     """
     detached = [entry for entry in entries if entry.live]
     runs = guests.runs(host, entries)
     prepare_module.make_intact(
         host, entries, step, live=bool(runs) and not detached
     )
-    _attach(host, detached, step, live=runs is not False)
+    # The plugin has taken them out of the definition too.
+    live = runs is not False or guests.exists(host, entries) is not False
+    _attach(host, detached, step, live=live)
     for entry in entries:
         entry.van.migration_uuid = None
     _settle(host, entries, step)
@@ -275,7 +278,7 @@ def _attach(
 ) -> None:
     """Attach VANs to a guest; what is attached already stays so.
 
-    :param live: the guest runs
+    :param live: the guest runs, or is defined
     """
     if not entries:
         return
