@@ -85,7 +85,7 @@ def test_a_guest_that_is_off_on_the_target(
     """By replug it came without its devices; by cold its definition has
     them."""
     plan = migration.describe(INFO)
-    kept = domain.config
+    kept = list(domain.config)
     os_acc.unplug(INFO, live=True)
     domain.shut_off()
     vans = migration.prepare(INFO, plan, MIGRATION)

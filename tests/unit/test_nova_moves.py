@@ -8,12 +8,14 @@ are tested one by one; tests/functional_nova has both.
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 import types
 import uuid
 
 import nova_double
+from oslo_utils import timeutils
 import pytest
 import test_nova_allocations
 from test_nova_allocations import TWO
@@ -229,6 +231,34 @@ def test_what_a_deleted_instance_has_left_behind(site, booted):
     assert states(booted) == []
 
 
+def test_a_revert_while_what_is_left_behind_is_looked_for(
+    site, booted, monkeypatch
+):
+    """Nova writes that the instance is here, then gives the allocation back,
+    then calls the driver."""
+    from os_acc_nova import allocations
+
+    move = move_of(site, booted)
+    stop(site, booted)
+    booted.node = booted.host = THERE
+    read = allocations.read
+
+    def reverted(context, consumer):
+        booted.node = booted.host = HERE
+        with monkeypatch.context() as patch:
+            patch.setattr(site.placement, 'allocations', {})
+            return read(context, consumer)
+
+    monkeypatch.setattr(allocations, 'read', reverted)
+    site.driver.get_available_resource(HERE)
+    assert states(booted) == ['outgoing'] * 2
+    monkeypatch.setattr(allocations, 'read', read)
+    site.log.clear()
+    site.driver.finish_revert_migration(None, booted, [], move)
+    assert states(booted) == ['plugged'] * 2
+    assert 'prepareVAN' not in site.log
+
+
 def test_what_others_move_is_theirs(site, offer, monkeypatch):
     """os-acc migrate moves a guest that Nova and Placement do not know."""
     info = objects.InstanceInfo(uuid=str(uuid.uuid4()))
@@ -358,6 +388,24 @@ def test_live_it_is_evacuated_to_a_third_host(site, incoming):
     incoming.node = incoming.host = 'node-3'
     site.driver.get_available_resource(HERE)
     assert states(incoming) == []
+
+
+def test_live_it_is_deleted_when_the_target_is_prepared(
+    site, incoming, monkeypatch
+):
+    site.records.instances.clear()
+    site.placement.allocations = {}
+    begun = os_acc.get_vans(incoming.uuid)[0].created_at
+    limit = os_acc.CONF.os_acc.migration_timeout
+
+    def states_after(seconds):
+        now = begun + datetime.timedelta(seconds=seconds)
+        monkeypatch.setattr(timeutils, 'utcnow', lambda with_timezone: now)
+        site.driver.get_available_resource(HERE)
+        return states(incoming)
+
+    assert states_after(limit - 60) == ['incoming'] * 2
+    assert states_after(limit + 60) == []
 
 
 def test_live_the_target_attaches(site, live, booted):
