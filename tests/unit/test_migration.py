@@ -296,6 +296,18 @@ def test_a_choice_for_other_accelerators_is_refused(hosts, info):
     assert not hosts.vans(TARGET, info.uuid)
 
 
+@pytest.mark.parametrize(
+    'requests', [5, 'ab', b'ab', {}, [None], [5], [objects.VAN()], object()]
+)
+def test_a_choice_of_something_else_is_refused(hosts, info, requests):
+    plan = described(hosts, info)
+    with hosts.on(TARGET), pytest.raises(exception.InvalidRequest) as error:
+        migration.prepare(info, plan, MIGRATION, requests=requests)
+    assert error.value.kwargs['field'] == 'requests'
+    assert error.value.kwargs['expected'].startswith('a list of')
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+
+
 def test_a_guest_that_does_not_let_go_keeps_all(hosts, info, monkeypatch):
     first = hosts.vans(SOURCE, info.uuid)[0].uuid
     unplug = moving_hosts.GuestPlugin.unplug
