@@ -29,6 +29,7 @@ from os_acc.objects import van as states
 from os_acc.texts import ways
 
 _TIMEOUT = 600.0
+_DEVICE = 'os-acc cannot tell whether the target has the same device'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,9 +224,7 @@ def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
     return info
 
 
-def alone(
-    here: host.Host, instance: str
-) -> contextlib.ExitStack[bool | None]:
+def alone(here: host.Host, instance: str) -> contextlib.ExitStack[bool | None]:
     """Keep a second os-acc migrate from moving an instance meanwhile.
 
     :raises MigrationConflict: at once, if another one moves it
@@ -341,6 +340,7 @@ def _lines(found: _Planned) -> list[str]:
         f'target    {found.target}',
         f'disks     {carrying.DISKS}',
         *(f'lost      {each}' for each in found.left_behind),
+        *(f'unchecked {each}: {_DEVICE}' for each in found.carrying.unchecked),
         *(f'obstacle  {each}' for each in found.obstacles),
     ]
 
@@ -352,5 +352,6 @@ def _answer(found: _Planned) -> dict[str, Any]:
         'way': found.carrying.way,
         'downtime': found.downtime,
         'left_behind': found.left_behind,
+        'unchecked': found.carrying.unchecked,
         'obstacles': found.obstacles,
     }

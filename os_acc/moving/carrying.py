@@ -24,6 +24,7 @@ from os_acc import guest_move
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
+from os_acc.moving import answers
 from os_acc.moving import moves
 from os_acc.moving import storage
 from os_acc.objects import van as states
@@ -84,36 +85,36 @@ class Target:
         migration_uuid: str,
     ) -> None:
         self._call, self._plan = call, plan.obj_to_primitive()
+        self._vans = [each.uuid for each in plan.accelerators]
         self._common = {
             'instance': info.obj_to_primitive(),
             'migration_uuid': migration_uuid,
         }
 
-    def look(self, files: Sequence[str]) -> dict[str, Any]:
+    def look(self, files: Sequence[str]) -> answers.Look:
         """Ask what is in the way there. Nothing is changed.
 
-        :returns: ``obstacles``, ``plugins`` and ``files``, see storage.look
+        :param files: what both hosts must share
+        :raises TargetError: as all of these calls: if the call has failed
+            there, or the target does not answer, or has answered something
+            else
         """
-        return self._call(
-            'look', plan=self._plan, files=list(files), **self._common
+        return answers.look(
+            self._call(
+                'look', plan=self._plan, files=list(files), **self._common
+            )
         )
 
     def prepare(self) -> list[objects.VAN]:
         answer = self._call('prepare', plan=self._plan, **self._common)
-        try:
-            made = objects.VANList.obj_from_primitive(answer['vans'])
-            return list(made)
-        except Exception as err:
-            raise exception.TargetError(
-                target='of the migration',
-                reason=f'wrong answer: {exception.describe(err)}',
-            ) from err
+        return answers.vans(answer, self._vans)
 
     def switch(self, live: bool) -> None:
-        self._call('switch', live=live, **self._common)
+        answer = self._call('switch', live=live, **self._common)
+        answers.vans(answer, self._vans)
 
     def abort(self) -> None:
-        self._call('abort', **self._common)
+        answers.check_aborted(self._call('abort', **self._common))
 
 
 @dataclasses.dataclass
@@ -126,6 +127,8 @@ class Carrying:
     :ivar seconds: how long the guest may take to shut down or to be copied
     :ivar tell: gets each step that is done, and its seconds
     :ivar stopped: whether the caller wants to stop
+    :ivar unchecked: the devices of the guest's disks that obstacles() has
+        found: nobody can tell whether the target has the same ones
     """
 
     host: host_module.Host
@@ -139,6 +142,7 @@ class Carrying:
     tell: Callable[[str, float], object] = lambda step, seconds: None
     stopped: Callable[[], bool] = lambda: False
     callback: progress.Callback | None = None
+    unchecked: list[str] = dataclasses.field(default_factory=list)
     _begun: list[str] = dataclasses.field(default_factory=list)
     # How many VANs hand_over() has handed over.
     _handed_over: int = 0
@@ -148,14 +152,15 @@ class Carrying:
     def obstacles(self) -> list[str]:
         """Say what is in the way, on both hosts. Nothing is changed."""
         found = list(self.guest.obstacles(self.way, self.vans))
-        files = storage.look(self.guest.shared_files(self.way))
-        answer = self.target.look(list(files))
-        found += [f'on the target: {each}' for each in answer['obstacles']]
-        found += storage.differences(files, answer['files'])
+        seen = storage.look(self.guest.shared_files(self.way))
+        self.unchecked = storage.unchecked(seen)
+        answer = self.target.look(list(seen.inodes))
+        found += [f'on the target: {each}' for each in answer.obstacles]
+        found += storage.differences(seen, answer.seen, not self.guest.runs)
         here = {van.plugin for van in self.vans}
-        if answer['plugins'] and set(answer['plugins']) != here:
+        if answer.plugins and set(answer.plugins) != here:
             found.append(
-                f'the target uses the plugin {", ".join(answer["plugins"])}, '
+                f'the target uses the plugin {", ".join(answer.plugins)}, '
                 f'and this host {", ".join(sorted(here))}'
             )
         return found

@@ -356,6 +356,36 @@ def test_an_answer_that_is_lost_after_the_switch(hosts):
     assert move.is_at(TARGET)
 
 
+@pytest.mark.parametrize(
+    'answer', [{}, {'vans': 5}, {'vans': {}}, {'vans': None}, {'vans': [1]}]
+)
+@pytest.mark.parametrize('call', ['prepare', 'switch'])
+def test_an_answer_of_something_else(hosts, call, answer):
+    """It is no success, so the move is undone."""
+    move = Move(hosts, ways.COLD)
+    move.fails[call] = lambda _: answer
+    with pytest.raises(exception.MoveException, match='wrong answer: vans'):
+        move.run()
+    assert move.is_at(SOURCE)
+
+
+def test_an_answer_with_other_vans(hosts):
+    move = Move(hosts, ways.COLD)
+
+    def other(call):
+        made = objects.VANList.obj_from_primitive(call()['vans'])
+        return {
+            'vans': objects.VANList(
+                objects=made.objects[1:]
+            ).obj_to_primitive()
+        }
+
+    move.fails['prepare'] = other
+    with pytest.raises(exception.MoveException, match='expected the VANs'):
+        move.run()
+    assert move.is_at(SOURCE)
+
+
 def test_the_guest_has_moved_although_libvirt_says_no(hosts):
     move = Move(hosts, ways.REPLUG)
     move.guest.fails['after carry'] = refused()
@@ -415,7 +445,7 @@ def test_the_undo_of_a_second_move_starts_no_guest(hosts):
         return call()
 
     first.fails['switch'] = meanwhile
-    second.fails['abort'] = lambda _: {}
+    second.fails['abort'] = lambda _: {'aborted': 0}
     assert first.run() == []
     assert 'restart' not in second.calls
     assert any('is not started on this host' in str(e) for e in errors)
