@@ -331,13 +331,26 @@ class Carrying:
 
     @contextlib.contextmanager
     def _step(self, name: str, may_stop: bool = True) -> Iterator[None]:
-        """Take note that a step has begun, and tell it when it is done."""
+        """Take note that a step has begun, and tell it when it is done.
+
+        Whoever is told may be gone, such as the reader of a pipe. The move
+        goes on.
+        """
         if may_stop and self.stopped():
             raise KeyboardInterrupt
         self._begun.append(name)
         start = time.monotonic()
         yield
-        self.tell(name, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        try:
+            self.tell(name, seconds)
+        except Exception as err:
+            LOG.warning(
+                'Done in %.2f s, and not told: %s: %s',
+                seconds,
+                name,
+                exception.describe(err),
+            )
 
     def _attempt(
         self, left: list[str], name: str, act: Callable[[], object]

@@ -386,6 +386,21 @@ def test_an_answer_with_other_vans(hosts):
     assert move.is_at(SOURCE)
 
 
+@pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
+@pytest.mark.parametrize('error', [BrokenPipeError(), OSError(28, 'full')])
+def test_a_reader_that_is_gone_stops_no_move(hosts, way, error):
+    """os-acc migrate ... | head -1"""
+    move = Move(hosts, way)
+
+    class Steps(list):
+        def append(self, step):
+            raise error
+
+    move.steps = Steps()
+    assert move.run() == []
+    assert move.is_at(TARGET)
+
+
 def test_the_guest_has_moved_although_libvirt_says_no(hosts):
     move = Move(hosts, ways.REPLUG)
     move.guest.fails['after carry'] = refused()
