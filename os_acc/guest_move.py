@@ -116,7 +116,7 @@ class GuestMove(abc.ABC):
     def forget(self) -> None:
         """Remove the guest, which does not run, from this host.
 
-        :raises HypervisorError: if the hypervisor refuses
+        :raises HypervisorError: if the hypervisor refuses, or the guest runs
         """
 
     @abc.abstractmethod

@@ -3,7 +3,8 @@
 """Locks on instances and devices, between threads and processes.
 
 The lock of an instance is taken before the lock of a device, never while a
-device's lock is held. The kernel releases the locks of a process that dies.
+device's lock is held. The lock on its move is taken before both. The kernel
+releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -89,6 +90,19 @@ class Locks:
         """
         seconds = self.timeout if timeout is None else timeout
         with self._hold('device', address, seconds):
+            yield
+
+    @contextlib.contextmanager
+    def move(self, uuid: str) -> Iterator[None]:
+        """Hold the lock on the whole move of an instance from this host.
+
+        Nobody waits for it: a move can take longer than any timeout. It is
+        taken before the lock of the instance, which each step takes.
+
+        :raises LockTimeout: at once, if somebody else moves the instance
+        :raises JournalError: as instance()
+        """
+        with self._hold('move', uuid, 0):
             yield
 
     @contextlib.contextmanager

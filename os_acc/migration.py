@@ -20,6 +20,7 @@ os_acc.initialize() must have been called.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -95,6 +96,7 @@ def hand_over(
     migration_uuid: str,
     live: bool = False,
     progress: progress_module.Callback | None = None,
+    vans: Collection[str] | None = None,
 ) -> objects.VANList:
     """Give up the accelerators on the source, for the target to take them.
 
@@ -103,11 +105,16 @@ def hand_over(
 
     :param live: True: also detach them from the running guest. False: it does
         not run, or runs with them until the hypervisor has moved it
+    :type progress: os_acc.progress.Callback | None
+    :param progress: as for os_acc.plug
+    :param vans: the UUIDs of the plan. An accelerator that was plugged or
+        unplugged since describe() is then refused; the target has prepared
+        nothing for it. None: whatever the instance has
     :returns: the VANs
     :raises LibraryNotInitialized, ReadOnly, InvalidRequest: as for prepare
     :raises LiveNotSupported, HypervisorError: as for os_acc.plug
     :raises MigrationConflict: if the instance has no accelerators here, or
-        another migration has them
+        others than those of ``vans``, or another migration has them
     :raises UnplugException: if the guest does not release them. They are
         plugged again; if that fails too, they stay outgoing
     """
@@ -119,6 +126,7 @@ def hand_over(
         migration_uuid,
         live,
         progress,
+        vans,
     )
 
 

@@ -90,7 +90,8 @@ class PluginBase(extension.ExtensionBase, abc.ABC):
             undo will need into ``van.driver_data`` and calls ``van.save()``
             before it attaches anything
         :param live: also attach the device to the running guest. A device
-            that is already attached is a success
+            that is already attached is a success. If the guest was shut down
+            while it was being moved, write the device into its definition
         :raises Exception: any exception is a failure; os-acc then calls
             unplug()
         """

@@ -92,6 +92,8 @@ class GuestPlugin(plugin.PluginBase):
         if live:
             guests = self._answer()
             if guests.runs.get(van.instance_uuid) != self.host:
+                if self.has_guest(instance_info):
+                    return  # it starts with what its host gives it
                 raise exception.HypervisorError(
                     what=self.host, reason='no such guest'
                 )

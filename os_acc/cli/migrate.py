@@ -29,6 +29,7 @@ from os_acc.objects import van as states
 from os_acc.texts import ways
 
 _TIMEOUT = 600.0
+_DEVICE = 'os-acc cannot tell whether the target has the same device'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,8 @@ class Migrate(answers.Command):
         """Look at a move that is not made."""
         opened = base.look()
         try:
-            with self._planned(opened, parsed_args) as found:
+            info = _instance(opened, parsed_args.instance)
+            with self._planned(opened, info, parsed_args) as found:
                 self.failed = bool(found.obstacles)
                 return found
         finally:
@@ -152,8 +154,10 @@ class Migrate(answers.Command):
             if not parsed_args.json:
                 self.out(f'{seconds:8.2f} s  {step}')
 
+        info = _instance(here, parsed_args.instance)
         with (
-            self._planned(here, parsed_args) as found,
+            alone(here, info.uuid),
+            self._planned(here, info, parsed_args) as found,
             interruption.Moving(self.say, self.show_progress) as watched,
         ):
             if found.obstacles:
@@ -173,14 +177,14 @@ class Migrate(answers.Command):
 
     @contextlib.contextmanager
     def _planned(
-        self, here: host.Host, parsed_args: argparse.Namespace
+        self,
+        here: host.Host,
+        info: objects.InstanceInfo,
+        parsed_args: argparse.Namespace,
     ) -> Iterator[_Planned]:
         """Look at both hosts. Nothing is changed."""
         goal = destination.parse_uri(parsed_args.to)
         command = goal.command(_command(parsed_args.remote_command))
-        called = names.instance(here.journal, parsed_args.instance, 'migrate')
-        info = base.instance_info(called)
-        names.check_has(here.journal, called, info.uuid, None, 'migrate')
         plan = plans.describe(here, info)
         entries = here.journal.entries(info.uuid)
         info = entries[0].instance_info
@@ -207,6 +211,34 @@ class Migrate(answers.Command):
             yield _Planned(made, plan, goal.called, obstacles)
         finally:
             there.close()
+
+
+def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
+    """The instance that INSTANCE names.
+
+    :raises InvalidRequest: if it has nothing on this host
+    """
+    called = names.instance(here.journal, given, 'migrate')
+    info = base.instance_info(called)
+    names.check_has(here.journal, called, info.uuid, None, 'migrate')
+    return info
+
+
+def alone(here: host.Host, instance: str) -> contextlib.ExitStack[bool | None]:
+    """Keep a second os-acc migrate from moving an instance meanwhile.
+
+    :raises MigrationConflict: at once, if another one moves it
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(here.locks.move(instance))
+        except exception.LockTimeout as err:
+            raise exception.MigrationConflict(
+                instance=instance,
+                reason='another os-acc migrate moves it just now; wait until '
+                'it has ended',
+            ) from err
+        return stack.pop_all()
 
 
 def _guest(
@@ -308,6 +340,7 @@ def _lines(found: _Planned) -> list[str]:
         f'target    {found.target}',
         f'disks     {carrying.DISKS}',
         *(f'lost      {each}' for each in found.left_behind),
+        *(f'unchecked {each}: {_DEVICE}' for each in found.carrying.unchecked),
         *(f'obstacle  {each}' for each in found.obstacles),
     ]
 
@@ -319,5 +352,6 @@ def _answer(found: _Planned) -> dict[str, Any]:
         'way': found.carrying.way,
         'downtime': found.downtime,
         'left_behind': found.left_behind,
+        'unchecked': found.carrying.unchecked,
         'obstacles': found.obstacles,
     }

@@ -232,7 +232,7 @@ class MigrationFinish(_Settle):
         migration.switch(
             info,
             uuid,
-            live=bool(runs and attaches),
+            live=attaches,
             progress=self.show_progress,
         )
         return 'plugged'
@@ -298,9 +298,16 @@ def _check_decided(entries: list[journal.Entry]) -> None:
 
 
 def _look(entries: list[journal.Entry]) -> tuple[bool | None, bool]:
-    """Whether the guest runs here, and whether it could get the devices."""
+    """Look at the guest of incoming VANs.
+
+    :returns: whether it runs here, and whether to attach the devices to it. A
+        guest that came without them, and was shut down since, needs them in
+        its definition; one that has them there keeps them
+    """
     opened = base.look()
     try:
-        return guests.runs(opened, entries), moves.can_attach(opened, entries)
+        runs = guests.runs(opened, entries)
+        there = runs or guests.exists(opened, entries)
+        return runs, bool(there) and moves.can_attach(opened, entries)
     finally:
         opened.close()

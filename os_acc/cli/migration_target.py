@@ -18,6 +18,7 @@ from os_acc import migration
 from os_acc import objects
 from os_acc.cli import base
 from os_acc.cli import exit_codes
+from os_acc.moving import answers
 from os_acc.moving import plans
 from os_acc.moving import remote
 from os_acc.moving import storage
@@ -157,11 +158,7 @@ def _look(
         obstacles.append(exception.describe(err))
     finally:
         opened.close()
-    return {
-        'obstacles': obstacles,
-        'plugins': sorted(plugins),
-        'files': storage.look(files),
-    }
+    return answers.of_look(obstacles, plugins, storage.look(files))
 
 
 def _refused(

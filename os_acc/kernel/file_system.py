@@ -21,6 +21,11 @@ _REMOTE = frozenset(
     {'nfs', 'nfs4', 'cifs', 'smb3', 'ceph', '9p', 'afs', 'lustre', 'gfs2'}
     | {'glusterfs', 'ocfs2', 'gpfs', 'beegfs', 'virtiofs', 'fuse'}
 )
+# What one machine alone can mount.
+_ON_DISKS = frozenset(
+    {'ext2', 'ext3', 'ext4', 'xfs', 'btrfs', 'zfs', 'f2fs', 'bcachefs'}
+    | {'jfs', 'reiserfs', 'nilfs2', 'vfat', 'exfat', 'ntfs', 'ntfs3'}
+)
 _ESCAPE = re.compile(r'\\([0-7]{3})')
 
 
@@ -65,3 +70,12 @@ def nature(kind: str) -> str:
         return LAYERED
     # FUSE adds its own name: fuse.sshfs, fuse.glusterfs.
     return REMOTE if kind.partition('.')[0] in _REMOTE else LOCAL
+
+
+def is_local(kind: str) -> bool:
+    """Whether files on a file system of a type are on one machine for sure.
+
+    :param kind: such as ``xfs``
+    :returns: False: other machines may have the same files
+    """
+    return kind in _ON_DISKS or nature(kind) in (VOLATILE, LAYERED)

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
@@ -116,6 +118,50 @@ def check_left(
         call.refuse(f'its guest runs on this host; {instead} it instead')
     if stays is None:
         call.refuse(UNDECIDED)
+
+
+def planned(vans: Any) -> set[str] | None:
+    """Read the UUIDs of the plan that the caller of hand_over() gives.
+
+    :returns: in canonical form; None if it gives none
+    :raises InvalidRequest: if they are not UUIDs
+    """
+    if vans is None:
+        return None
+    expected = 'the UUIDs of the plan'
+    if isinstance(vans, str | bytes) or not isinstance(vans, Collection):
+        raise exception.InvalidRequest(
+            subject='os_acc.migration.hand_over',
+            field='vans',
+            value=vans,
+            expected=expected,
+        )
+    return {plan.van_uuid(each, 'vans', expected) for each in vans}
+
+
+def check_planned(
+    call: Call, entries: Sequence[journal.Entry], expected: Collection[str]
+) -> None:
+    """Check that an instance has the VANs of the plan, and no others.
+
+    :param expected: the UUIDs of the plan
+    :raises MigrationConflict: if one was plugged or unplugged since then
+    """
+    found = {entry.van.uuid for entry in entries}
+    changes = (
+        (found - set(expected), 'plugged'),
+        (set(expected) - found, 'unplugged'),
+    )
+    said = [
+        f'VAN {", ".join(sorted(uuids))} was {what}'
+        for uuids, what in changes
+        if uuids
+    ]
+    if said:
+        call.refuse(
+            f'{" and ".join(said)} since its move was planned; abort the '
+            'migration, and begin again'
+        )
 
 
 def check_prepared(

@@ -24,8 +24,10 @@ from os_acc import guest_move
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
+from os_acc.moving import answers
 from os_acc.moving import moves
 from os_acc.moving import storage
+from os_acc.objects import van as states
 from os_acc.texts import ways
 
 LOG = logging.getLogger(__name__)
@@ -83,36 +85,36 @@ class Target:
         migration_uuid: str,
     ) -> None:
         self._call, self._plan = call, plan.obj_to_primitive()
+        self._vans = [each.uuid for each in plan.accelerators]
         self._common = {
             'instance': info.obj_to_primitive(),
             'migration_uuid': migration_uuid,
         }
 
-    def look(self, files: Sequence[str]) -> dict[str, Any]:
+    def look(self, files: Sequence[str]) -> answers.Look:
         """Ask what is in the way there. Nothing is changed.
 
-        :returns: ``obstacles``, ``plugins`` and ``files``, see storage.look
+        :param files: what both hosts must share
+        :raises TargetError: as all of these calls: if the call has failed
+            there, or the target does not answer, or has answered something
+            else
         """
-        return self._call(
-            'look', plan=self._plan, files=list(files), **self._common
+        return answers.look(
+            self._call(
+                'look', plan=self._plan, files=list(files), **self._common
+            )
         )
 
     def prepare(self) -> list[objects.VAN]:
         answer = self._call('prepare', plan=self._plan, **self._common)
-        try:
-            made = objects.VANList.obj_from_primitive(answer['vans'])
-            return list(made)
-        except Exception as err:
-            raise exception.TargetError(
-                target='of the migration',
-                reason=f'wrong answer: {exception.describe(err)}',
-            ) from err
+        return answers.vans(answer, self._vans)
 
     def switch(self, live: bool) -> None:
-        self._call('switch', live=live, **self._common)
+        answer = self._call('switch', live=live, **self._common)
+        answers.vans(answer, self._vans)
 
     def abort(self) -> None:
-        self._call('abort', **self._common)
+        answers.check_aborted(self._call('abort', **self._common))
 
 
 @dataclasses.dataclass
@@ -125,6 +127,8 @@ class Carrying:
     :ivar seconds: how long the guest may take to shut down or to be copied
     :ivar tell: gets each step that is done, and its seconds
     :ivar stopped: whether the caller wants to stop
+    :ivar unchecked: the devices of the guest's disks that obstacles() has
+        found: nobody can tell whether the target has the same ones
     """
 
     host: host_module.Host
@@ -138,21 +142,25 @@ class Carrying:
     tell: Callable[[str, float], object] = lambda step, seconds: None
     stopped: Callable[[], bool] = lambda: False
     callback: progress.Callback | None = None
+    unchecked: list[str] = dataclasses.field(default_factory=list)
     _begun: list[str] = dataclasses.field(default_factory=list)
+    # How many VANs hand_over() has handed over.
+    _handed_over: int = 0
     # Where the guest is; None: nobody can tell.
     _is_at: str | None = guest_move.SOURCE
 
     def obstacles(self) -> list[str]:
         """Say what is in the way, on both hosts. Nothing is changed."""
         found = list(self.guest.obstacles(self.way, self.vans))
-        files = storage.look(self.guest.shared_files(self.way))
-        answer = self.target.look(list(files))
-        found += [f'on the target: {each}' for each in answer['obstacles']]
-        found += storage.differences(files, answer['files'])
+        seen = storage.look(self.guest.shared_files(self.way))
+        self.unchecked = storage.unchecked(seen)
+        answer = self.target.look(list(seen.inodes))
+        found += [f'on the target: {each}' for each in answer.obstacles]
+        found += storage.differences(seen, answer.seen, not self.guest.runs)
         here = {van.plugin for van in self.vans}
-        if answer['plugins'] and set(answer['plugins']) != here:
+        if answer.plugins and set(answer.plugins) != here:
             found.append(
-                f'the target uses the plugin {", ".join(answer["plugins"])}, '
+                f'the target uses the plugin {", ".join(answer.plugins)}, '
                 f'and this host {", ".join(sorted(here))}'
             )
         return found
@@ -185,13 +193,15 @@ class Carrying:
             with self._step(STOP):
                 self.guest.stop(self.seconds, self.stopped)
         with self._step(HAND_OVER):
-            moves.hand_over(
+            given = moves.hand_over(
                 self.host,
                 self.info,
                 self.migration_uuid,
                 replug,
                 self.callback,
+                [van.uuid for van in self.vans],
             )
+            self._handed_over = len(given.objects)
         if self.way != ways.COLD:
             with self._step(MOVE):
                 self._carry([] if replug else new)
@@ -219,7 +229,12 @@ class Carrying:
         left: list[str] = []
         if self.way == ways.COLD:
             self._attempt(left, FORGET, self.guest.forget)
-            self._attempt(left, START, self.guest.start)
+            if left:
+                left.append(
+                    f'{START}: not done, because this host may start it too'
+                )
+            else:
+                self._attempt(left, START, self.guest.start)
         self._attempt(
             left,
             FINISH,
@@ -266,7 +281,7 @@ class Carrying:
         for name, act in (
             (DEFINE, self.guest.discard),
             (HAND_OVER, self._take_back),
-            (STOP, self.guest.restart),
+            (STOP, self._restart),
         ):
             if name not in self._begun or not is_safe:
                 continue
@@ -277,17 +292,65 @@ class Carrying:
         return errors
 
     def _take_back(self) -> None:
-        moves.abort(self.host, self.info, self.migration_uuid, self.callback)
+        """Take back what was handed over.
+
+        :raises MigrationConflict: if this host does not have all of it any
+            more: somebody else has settled the migration
+        """
+        taken = moves.abort(
+            self.host, self.info, self.migration_uuid, self.callback
+        )
+        if taken < self._handed_over:
+            raise exception.MigrationConflict(
+                instance=self.info.uuid,
+                reason=f'{self._handed_over} VANs were handed over, and '
+                f'{taken} taken back: somebody else has settled the migration '
+                'on this host',
+            )
+
+    def _restart(self) -> None:
+        """Undo the stop, if the guest has its accelerators on this host.
+
+        :raises MigrationConflict: if they are not the instance's: another
+            host may have it, so that it must not run on this one
+        """
+        uuid = self.info.uuid
+        with self.host.locks.instance(uuid):
+            entries = self.host.journal.entries(uuid)
+            found = {each.van.uuid: each.van.state for each in entries}
+            lost = {van.uuid for van in self.vans} - found.keys()
+            if lost or set(found.values()) != {states.PLUGGED}:
+                has = ', '.join(f'{van} {found[van]}' for van in sorted(found))
+                raise exception.MigrationConflict(
+                    instance=uuid,
+                    reason='its guest is not started on this host, whose '
+                    'journal has not all of its accelerators as plugged, but '
+                    f'{has or "none"}',
+                )
+            self.guest.restart()
 
     @contextlib.contextmanager
     def _step(self, name: str, may_stop: bool = True) -> Iterator[None]:
-        """Take note that a step has begun, and tell it when it is done."""
+        """Take note that a step has begun, and tell it when it is done.
+
+        Whoever is told may be gone, such as the reader of a pipe. The move
+        goes on.
+        """
         if may_stop and self.stopped():
             raise KeyboardInterrupt
         self._begun.append(name)
         start = time.monotonic()
         yield
-        self.tell(name, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        try:
+            self.tell(name, seconds)
+        except Exception as err:
+            LOG.warning(
+                'Done in %.2f s, and not told: %s: %s',
+                seconds,
+                name,
+                exception.describe(err),
+            )
 
     def _attempt(
         self, left: list[str], name: str, act: Callable[[], object]

@@ -14,6 +14,7 @@ on the target first. One commit of a journal writes each arrow.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 import logging
 from typing import Any
@@ -89,14 +90,18 @@ def hand_over(
     migration_uuid: str,
     live: bool = False,
     callback: progress.Callback | None = None,
+    vans: Collection[str] | None = None,
 ) -> objects.VANList:
     """See os_acc.migration.hand_over."""
     call = calls.Call(host, instance_info, migration_uuid)
+    planned = calls.planned(vans)
     cls = exception.UnplugException
     with call.begun(events.HAND_OVER, cls, callback) as step:
         entries = call.entries()
         if not entries:
             call.refuse('it has no accelerators on this host')
+        if planned is not None:
+            calls.check_planned(call, entries, planned)
         again = {entry.van.state for entry in entries} != {states.PLUGGED}
         if again:
             call.check(entries, states.OUTGOING)
@@ -197,7 +202,8 @@ def make_theirs(
 ) -> None:
     """Give the VANs of a migration to the instance, on the target.
 
-    :param live: also attach them to its running guest
+    :param live: also attach them to its guest, or to its definition if it is
+        off
     :raises MigrationConflict: if one that was prepared with them is missing
     """
     calls.check_whole(entries)
@@ -214,16 +220,18 @@ def take_back(
 ) -> None:
     """Assign outgoing VANs to the instance again, on the source.
 
-    What was detached is attached again. If the guest has ended meanwhile, it
-    gets the devices at its next start. A device with which the guest runs is
-    not prepared again.
+    What was detached is attached again. If the guest has ended meanwhile, its
+    definition gets the devices, as long as it exists. A device with which the
+    guest runs is not prepared again.
     """
     detached = [entry for entry in entries if entry.live]
     runs = guests.runs(host, entries)
     prepare_module.make_intact(
         host, entries, step, live=bool(runs) and not detached
     )
-    _attach(host, detached, step, live=runs is not False)
+    # The plugin has taken them out of the definition too.
+    live = runs is not False or guests.exists(host, entries) is not False
+    _attach(host, detached, step, live=live)
     for entry in entries:
         entry.van.migration_uuid = None
     _settle(host, entries, step)
@@ -270,7 +278,7 @@ def _attach(
 ) -> None:
     """Attach VANs to a guest; what is attached already stays so.
 
-    :param live: the guest runs
+    :param live: the guest runs, or is defined
     """
     if not entries:
         return

@@ -134,6 +134,16 @@ def chosen(
     """
     if requests is None:
         return [each.request for each in wanted]
+    if (
+        isinstance(requests, str | bytes | Mapping)
+        or not isinstance(requests, Sequence)
+        or not all(isinstance(e, objects.AcceleratorRequest) for e in requests)
+    ):
+        _refuse(
+            ['requests'],
+            requests,
+            'a list of os_acc.objects.AcceleratorRequest',
+        )
     by_uuid = {each.uuid: each for each in requests}
     uuids = [each.uuid for each in wanted]
     if sorted(by_uuid) != sorted(uuids) or len(by_uuid) != len(requests):

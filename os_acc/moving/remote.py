@@ -9,7 +9,6 @@ standard input, and each answer is one on its standard output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import io
@@ -23,6 +22,7 @@ from typing import IO
 from typing import Any
 
 from os_acc import exception
+from os_acc.moving import answers
 
 #: The version of the calls and answers.
 PROTOCOL = 1
@@ -73,14 +73,14 @@ class Remote:
             raise self._lost(f'{self._command[0]}: {err.strerror}') from err
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise self._lost(
                 f'it has answered {line[:200]!r}, expected an answer of os-acc'
             )
         if (error := answer.get('error')) is not None:
-            raise _error(self._called, error)
+            raise answers.error(error, self._called)
         return answer
 
     def close(self) -> None:
@@ -150,19 +150,8 @@ class Remote:
             errors.seek(0)
             lines = errors.read().decode(errors='replace').split('\n')
         said = ' / '.join(filter(None, map(str.strip, lines)))[-500:]
+        said = answers.printable(said)
         return exception.TargetError(
             target=self._called,
             reason=f'{reason}{said and f" ({said})"}',
         )
-
-
-def _error(called: str, error: Any) -> exception.TargetError:
-    """Make an error of what the target has answered."""
-    found = error if isinstance(error, Mapping) else {}
-    name, text, code = (found.get(each) for each in ('class', 'text', 'code'))
-    return exception.TargetError(
-        name=str(name or ''),
-        code=code if isinstance(code, int) else 1,
-        target=called,
-        reason=str(text)[:2000],
-    )

@@ -147,9 +147,9 @@ def move(here):
     return lambda: plugin.guest_move(INFO, THERE)
 
 
-def van(address):
+def van(address, uuid_='00000001-1111-4222-8333-444455556666'):
     made = objects.VAN(
-        uuid='00000001-1111-4222-8333-444455556666',
+        uuid=uuid_,
         instance_uuid=UUID,
         driver='pci',
         plugin='libvirt',
@@ -212,6 +212,17 @@ def test_a_guest_that_was_off_is_not_started(move, here, there):
     assert (here.active, there[UUID].active) == (False, False)
 
 
+def test_a_guest_that_runs_again_is_not_forgotten(move, here, there):
+    """libvirt undefines a running domain: it goes on, as a transient one."""
+    guest = move()
+    guest.define([], [])
+    guest.stop(5.0, lambda: False)
+    here.create()
+    with pytest.raises(exception.HypervisorError, match='started it again'):
+        guest.forget()
+    assert UUID in here.daemon.domains
+
+
 def test_what_runs_on_the_target_is_not_discarded(move, there, libvirt):
     on_target(there, libvirt)
     move().discard()
@@ -246,6 +257,39 @@ def test_with_its_devices_it_gets_both_definitions(move, here):
     for text in parameters.values():
         assert "bus='0x0d'" in text.replace('"', "'")
         assert "bus='0x0c'" not in text.replace('"', "'")
+
+
+FOREIGN = (
+    "<hostdev mode='subsystem' type='pci'><source><address domain='0'"
+    " bus='7' slot='0' function='0'/></source></hostdev>"
+)
+LATER = '00000002-1111-4222-8333-444455556666'
+
+
+@pytest.mark.parametrize('of_os_acc', [True, False])
+@pytest.mark.parametrize('only_kept', [True, False])
+@pytest.mark.parametrize('way', ways.WAYS)
+def test_what_was_attached_since_the_look_does_not_move(
+    move, here, there, of_os_acc, only_kept, way
+):
+    """The definition on the target would have the source's address."""
+    old, new = van('0000:0c:00.1'), van('0000:0d:00.2')
+    text = van('0000:07:00.0', LATER).guest_config if of_os_acc else FOREIGN
+    if way != ways.REPLUG:
+        attach(here, old)
+    here.config = [*here.config, etree.fromstring(text)]
+    here.live = here.live if only_kept else [*here.live, here.config[-1]]
+    with pytest.raises(
+        exception.MigrationConflict, match=r'pci/0000:07:00\.0'
+    ):
+        if way == ways.COLD:
+            move().define([old], [new])
+        elif way == ways.LIVE:
+            move().carry([old], [new], 60.0, lambda: False)
+        else:
+            move().carry([], [], 60.0, lambda: False)
+    assert here.daemon.calls == []
+    assert UUID not in there
 
 
 def test_libvirt_refuses(move, here):
@@ -329,6 +373,7 @@ def test_a_target_that_does_not_answer_decides_nothing(move, here, libvirt):
     assert here.paused
 
 
+QEMU = 'http://libvirt.org/schemas/domain/qemu/1.0'
 OBSTACLES = {
     'nothing': ('', {}, ways.COLD, None),
     'a host device': (
@@ -337,6 +382,25 @@ OBSTACLES = {
         {},
         ways.REPLUG,
         'pci/0000:07:00.0 is not of os-acc',
+    ),
+    'an interface of vDPA': (
+        "<interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>",
+        {},
+        ways.REPLUG,
+        "not of os-acc: interface[@type='vdpa']",
+    ),
+    'a disk of vDPA': (
+        "<disk type='vhostvdpa'><source dev='/dev/vhost-vdpa-1'/></disk>",
+        {},
+        ways.COLD,
+        "not of os-acc: disk[@type='vhostvdpa']",
+    ),
+    'a device that only QEMU knows': (
+        f"<q:commandline xmlns:q='{QEMU}'><q:arg value='-device'/>"
+        "<q:arg value='vfio-pci,host=0000:07:00.0'/></q:commandline>",
+        {},
+        ways.LIVE,
+        'pci/0000:07:00.0 is not of os-acc: it is in <qemu:commandline>',
     ),
     'an interface': (
         "<interface type='hostdev'/>",
@@ -368,6 +432,35 @@ def test_what_is_in_the_way(move, here, name):
     found = list(move().obstacles(way, []))
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
+
+
+@pytest.mark.parametrize('way', ways.WAYS)
+def test_what_is_only_in_the_definition_is_in_the_way(move, here, way):
+    """libvirt defines the domain on the target with it."""
+    old = van('0000:0c:00.1')
+    attach(here, old)
+    here.config = [*here.config, etree.fromstring(FOREIGN)]
+    (text,) = move().obstacles(way, [old])
+    assert text.startswith('host device pci/0000:07:00.0 is not of os-acc')
+    assert ('virsh dumpxml --inactive' in text) is (way != ways.COLD)
+    here.persistent = way == ways.COLD
+    assert len(move().obstacles(way, [old])) == (way == ways.COLD)
+
+
+def test_a_device_that_only_the_definition_lacks(move, here):
+    """The definition for the target could not be made."""
+    old = van('0000:0c:00.1')
+    attach(here, old)
+    here.config = []
+    (text,) = move().obstacles(ways.LIVE, [old])
+    assert 'lacks the device of VAN' in text
+    assert move().obstacles(ways.REPLUG, [old]) == []
+
+
+def test_a_device_of_another_van_is_in_the_way(move, here):
+    attach(here, van('0000:07:00.0', LATER))
+    (text,) = move().obstacles(ways.COLD, [])
+    assert f'(ua-acc-{LATER}) is of no VAN that moves' in text
 
 
 def test_states_that_are_in_the_way(move, here, there, libvirt):

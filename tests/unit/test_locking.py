@@ -256,6 +256,14 @@ class TestTimeout:
                         pytest.fail('got it twice')
                 assert time.monotonic() - start < 5
 
+    def test_nobody_waits_for_a_move(self, locks):
+        with locks.move('x'), locks.instance('x'):
+            start = time.monotonic()
+            with pytest.raises(exception.LockTimeout, match='move x'):
+                with locks.move('x'):
+                    pytest.fail('got it twice')
+            assert time.monotonic() - start < 5
+
     def test_one_that_gave_up_holds_nothing(self, path):
         locks = locking.Locks(path, 0.05)
         with held_by_a_thread(locks.instance('x')):

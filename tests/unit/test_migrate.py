@@ -18,6 +18,8 @@ import os_acc
 from os_acc import exception
 from os_acc import guest_move
 from os_acc import migration
+from os_acc import objects
+from os_acc.cli import migrate
 from os_acc.cli import migration_target
 from os_acc.journal import events
 from os_acc.moving import calls
@@ -125,9 +127,9 @@ class Move:
         that is called in its place with the call itself
     """
 
-    def __init__(self, hosts, way, runs=True):
+    def __init__(self, hosts, way, runs=True, info=None):
         self.hosts, self.way, self.calls = hosts, way, []
-        self.info = hosts.new(SOURCE, COUNT)
+        self.info = info or hosts.new(SOURCE, COUNT)
         if not runs:
             hosts.stop_guest(self.info.uuid)
         self.guest = Guest(hosts, self.info.uuid, self.calls)
@@ -266,6 +268,53 @@ def test_the_target_is_undone_first(hosts):
 
 
 @pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
+@pytest.mark.parametrize('live', [True, False])
+def test_what_is_plugged_meanwhile_is_not_left_behind(hosts, way, live):
+    """The target has prepared nothing for it, so nothing moves."""
+    move = Move(hosts, way)
+    extra = str(uuid.uuid4())
+
+    def plug(call):
+        with hosts.on(SOURCE):
+            os_acc.plug(
+                move.info,
+                [
+                    objects.AcceleratorRequest(
+                        uuid=extra, resource_class='CUSTOM_FAKE_TEST'
+                    )
+                ],
+                live=live,
+            )
+        return call()
+
+    move.fails['prepare'] = plug
+    with pytest.raises(exception.MoveException) as error:
+        move.run()
+    assert f'VAN {extra} was plugged since' in str(error.value)
+    assert 'all is undone' in str(error.value)
+    assert hosts.states(move.info.uuid) == {SOURCE: {'plugged'}}
+    assert len(hosts.vans(SOURCE, move.info.uuid)) == COUNT + 1
+    assert hosts.guests.runs[move.info.uuid] == SOURCE
+
+
+def test_what_somebody_else_has_released_is_not_taken_back(hosts):
+    """Another instance has the devices: the undo must not say that all is
+    undone."""
+    move = Move(hosts, ways.COLD)
+
+    def released(call):
+        with hosts.on(SOURCE):
+            migration.finish(move.info, move.uuid)
+        raise gone()
+
+    move.fails['switch'] = released
+    with pytest.raises(exception.MoveException) as error:
+        move.run()
+    assert 'all is undone' not in str(error.value)
+    assert '2 VANs were handed over, and 0 taken back' in str(error.value)
+
+
+@pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
 def test_a_target_that_cannot_be_undone_keeps_the_source_from_it(hosts, way):
     move = Move(hosts, way)
     move.fails['abort'] = gone()
@@ -307,6 +356,51 @@ def test_an_answer_that_is_lost_after_the_switch(hosts):
     assert move.is_at(TARGET)
 
 
+@pytest.mark.parametrize(
+    'answer', [{}, {'vans': 5}, {'vans': {}}, {'vans': None}, {'vans': [1]}]
+)
+@pytest.mark.parametrize('call', ['prepare', 'switch'])
+def test_an_answer_of_something_else(hosts, call, answer):
+    """It is no success, so the move is undone."""
+    move = Move(hosts, ways.COLD)
+    move.fails[call] = lambda _: answer
+    with pytest.raises(exception.MoveException, match='wrong answer: vans'):
+        move.run()
+    assert move.is_at(SOURCE)
+
+
+def test_an_answer_with_other_vans(hosts):
+    move = Move(hosts, ways.COLD)
+
+    def other(call):
+        made = objects.VANList.obj_from_primitive(call()['vans'])
+        return {
+            'vans': objects.VANList(
+                objects=made.objects[1:]
+            ).obj_to_primitive()
+        }
+
+    move.fails['prepare'] = other
+    with pytest.raises(exception.MoveException, match='expected the VANs'):
+        move.run()
+    assert move.is_at(SOURCE)
+
+
+@pytest.mark.parametrize('way', [ways.COLD, ways.REPLUG])
+@pytest.mark.parametrize('error', [BrokenPipeError(), OSError(28, 'full')])
+def test_a_reader_that_is_gone_stops_no_move(hosts, way, error):
+    """os-acc migrate ... | head -1"""
+    move = Move(hosts, way)
+
+    class Steps(list):
+        def append(self, step):
+            raise error
+
+    move.steps = Steps()
+    assert move.run() == []
+    assert move.is_at(TARGET)
+
+
 def test_the_guest_has_moved_although_libvirt_says_no(hosts):
     move = Move(hosts, ways.REPLUG)
     move.guest.fails['after carry'] = refused()
@@ -328,13 +422,63 @@ def test_nobody_knows_where_the_guest_is(hosts):
     }
 
 
-@pytest.mark.parametrize('at', ['forget', 'start'])
-def test_what_fails_after_the_switch_is_said(hosts, at):
+def test_a_start_that_fails_after_the_switch_is_said(hosts):
     move = Move(hosts, ways.COLD)
-    move.guest.fails[at] = refused()
+    move.guest.fails['start'] = refused()
     (left,) = move.run()
     assert left.endswith('test: refused')
     assert hosts.states(move.info.uuid) == {TARGET: {'plugged'}}
+
+
+def test_a_guest_that_stays_here_is_not_started_on_the_target(hosts):
+    """It may run here: somebody has started it again."""
+    move = Move(hosts, ways.COLD)
+    move.guest.fails['forget'] = refused()
+    forget, start = move.run()
+    assert forget.endswith('test: refused')
+    assert start.startswith('start the guest on the target: not done')
+    assert 'start' not in move.calls
+    assert hosts.states(move.info.uuid) == {TARGET: {'plugged'}}
+
+
+def test_the_undo_of_a_second_move_starts_no_guest(hosts):
+    """Both have waited until the guest is off, and the first hands it over."""
+    first = Move(hosts, ways.COLD)
+    second = Move(hosts, ways.COLD, info=first.info)
+    errors = []
+
+    def meanwhile(call):
+        second.fails['prepare'] = lambda _: {
+            'vans': objects.VANList(
+                objects=hosts.vans(SOURCE, first.info.uuid)
+            ).obj_to_primitive()
+        }
+        with pytest.raises(exception.MoveException) as error:
+            second.run()
+        errors.extend(error.value.undo_errors)
+        assert 'all is undone' not in str(error.value)
+        return call()
+
+    first.fails['switch'] = meanwhile
+    second.fails['abort'] = lambda _: {'aborted': 0}
+    assert first.run() == []
+    assert 'restart' not in second.calls
+    assert any('is not started on this host' in str(e) for e in errors)
+    assert first.is_at(TARGET)
+
+
+def test_two_commands_do_not_move_one_instance_at_once(hosts):
+    info = hosts.new(SOURCE, COUNT)
+    with hosts.on(SOURCE):
+        here = os_acc.this_host()
+        with migrate.alone(here, info.uuid):
+            with pytest.raises(
+                exception.MigrationConflict, match='another os-acc migrate'
+            ):
+                with migrate.alone(here, info.uuid):
+                    pytest.fail('both move it')
+        with migrate.alone(here, info.uuid):
+            pass
 
 
 @pytest.mark.parametrize('at', ['prepare', 'define', 'stop'])

@@ -17,7 +17,6 @@ from os_acc import objects
 from os_acc.cli import exit_codes
 from os_acc.cli import migration_target
 from os_acc.moving import remote
-from os_acc.moving import storage
 
 SECONDS = 120.0
 SUBJECT = dict.fromkeys(
@@ -36,6 +35,9 @@ for line in sys.stdin:
         time.sleep(1000)
     if asked['call'] == 'chat':
         print('Welcome to two', flush=True)
+    if asked['call'] == 'nest':
+        print('[' * 100000, flush=True)
+        continue
     if asked['call'] == 'fail':
         asked = {'error': {'class': 'DeviceBusy', 'text': 'no', 'code': 5}}
     asked['pid'] = os.getpid()
@@ -139,31 +141,26 @@ def test_a_wrong_call_is_refused(clean, asked, field):
     assert error['code'] == exit_codes.WRONG_USAGE
 
 
-def test_files_that_are_shared(tmp_path):
-    shared = tmp_path / 'shared'
-    shared.write_bytes(b'')
-    found = storage.look([str(shared)])
-    assert found == {str(shared): os.stat(shared).st_ino}
-    assert storage.differences(found, found) == []
+def test_an_answer_that_no_reader_can_read(target):
+    with pytest.raises(exception.TargetError, match='expected an answer'):
+        target.call('nest')
 
 
-def test_files_that_are_not(tmp_path):
-    path = tmp_path / 'disk'
-    path.write_bytes(b'')
-    (tmp_path / 'copy').write_bytes(b'')
-    name = str(path)
-    here = storage.look([name])
-    copy = storage.look([str(tmp_path / 'copy')])
-    there = {name: copy[str(tmp_path / 'copy')]}
-    (text,) = storage.differences(here, there)
-    assert f'has another {name}' in text
-    path.unlink()
-    (text,) = storage.differences(here, storage.look([name]))
-    assert f'has no {name}' in text
+@pytest.mark.parametrize(
+    'error', ['no', False, {}, {'class': 5}, {'class': 'X', 'text': None}]
+)
+def test_an_error_that_is_none_of_os_acc(target, error):
+    with pytest.raises(exception.TargetError) as err:
+        target.call('look', error=error)
+    assert 'wrong answer: error is' in str(err.value)
+    assert (err.value.name, err.value.code) == ('', 1)
 
 
-def test_files_that_a_host_cannot_see_are_not_compared(tmp_path):
-    name = str(tmp_path / 'disk')
-    assert storage.differences({name: 7}, {}) == []
-    assert storage.differences(storage.look([name]), {name: 7}) == []
-    assert storage.look(['/\0']) == {}
+@pytest.mark.parametrize('code', [0, True, 256, 77777, -1, 'x', None])
+def test_an_error_never_ends_as_a_success(target, code):
+    """And none of its text controls the terminal."""
+    error = {'class': 'X', 'text': '\x1b[2Jno\nway', 'code': code}
+    with pytest.raises(exception.TargetError) as err:
+        target.call('look', error=error)
+    assert str(err.value) == r'Target two: \x1b[2Jno way'
+    assert err.value.code == 1

@@ -296,6 +296,18 @@ def test_a_choice_for_other_accelerators_is_refused(hosts, info):
     assert not hosts.vans(TARGET, info.uuid)
 
 
+@pytest.mark.parametrize(
+    'requests', [5, 'ab', b'ab', {}, [None], [5], [objects.VAN()], object()]
+)
+def test_a_choice_of_something_else_is_refused(hosts, info, requests):
+    plan = described(hosts, info)
+    with hosts.on(TARGET), pytest.raises(exception.InvalidRequest) as error:
+        migration.prepare(info, plan, MIGRATION, requests=requests)
+    assert error.value.kwargs['field'] == 'requests'
+    assert error.value.kwargs['expected'].startswith('a list of')
+    assert hosts.states(info.uuid) == {SOURCE: {'plugged'}}
+
+
 def test_a_guest_that_does_not_let_go_keeps_all(hosts, info, monkeypatch):
     first = hosts.vans(SOURCE, info.uuid)[0].uuid
     unplug = moving_hosts.GuestPlugin.unplug
@@ -381,6 +393,33 @@ def test_what_is_moved_is_nobody_elses(hosts, info):
     ):
         with conflict(f'by migration {other}'):
             on(hosts, name, call, info, other)
+
+
+def test_only_what_was_planned_is_handed_over(hosts, info):
+    plan = described(hosts, info)
+    planned = [each.uuid for each in plan.accelerators]
+    prepared(hosts, info)
+    extra = objects.AcceleratorRequest(
+        uuid=str(uuid.uuid4()), resource_class='CUSTOM_FAKE_TEST'
+    )
+    with hosts.on(SOURCE):
+        before = [van.updated_at for van in os_acc.get_vans(info)]
+        os_acc.plug(info, [extra])
+        with conflict(f'VAN {extra.uuid} was plugged since'):
+            migration.hand_over(info, MIGRATION, vans=planned)
+        os_acc.unplug(info, [extra.uuid])
+        with conflict(f'VAN {extra.uuid} was unplugged since'):
+            migration.hand_over(info, MIGRATION, vans=[*planned, extra.uuid])
+        assert [v.updated_at for v in os_acc.get_vans(info)] == before
+        for wrong in (planned[0], [None], [5], 5, ['x']):
+            with pytest.raises(exception.InvalidRequest) as error:
+                migration.hand_over(info, MIGRATION, vans=wrong)
+            assert error.value.kwargs['field'] == 'vans'
+        assert hosts.states(info.uuid)[SOURCE] == {'plugged'}
+        given = migration.hand_over(
+            info, MIGRATION, vans=[each.upper() for each in planned]
+        )
+    assert {van.state for van in given} == {'outgoing'}
 
 
 def test_calls_in_a_wrong_order_are_refused(hosts, info):

@@ -13,6 +13,8 @@ import pytest
 import acc_plug_noop
 from os_acc import exception
 from os_acc import journal
+from os_acc import locking
+from os_acc.cli import exit_codes
 
 MIGRATION = str(uuid.uuid4())
 PCI = ('--resource-class', 'CUSTOM_FAKE_PCI')
@@ -69,6 +71,20 @@ def test_a_guest_must_shut_down_within_migration_timeout(
     assert result.code == code
     said = 'less than [os_acc] migration_timeout (3600)'
     assert (said in result.err.replace('\n', ' ')) is (code == 2)
+
+
+def test_a_second_migrate_is_refused_at_once(run, monkeypatch):
+    movable.install(monkeypatch, acc_plug_noop.NoopPlugin, 'noop', True)
+    (uuid_,) = {
+        van['instance_uuid']
+        for van in run('van', 'list', '--json').json['vans']
+    }
+    locks = locking.Locks(str(run.state_path / 'locks'), 5)
+    with locks.move(uuid_):
+        result = run('migrate', 'web', '--to', 'ssh://two')
+    assert result.code == exit_codes.BUSY
+    assert 'another os-acc migrate moves it' in ' '.join(result.err.split())
+    assert run.states() == {'plugged'}
 
 
 def test_list(run):

@@ -8,11 +8,14 @@ are tested one by one; tests/functional_nova has both.
 
 from __future__ import annotations
 
+import datetime
+import json
 import sys
 import types
 import uuid
 
 import nova_double
+from oslo_utils import timeutils
 import pytest
 import test_nova_allocations
 from test_nova_allocations import TWO
@@ -228,6 +231,48 @@ def test_what_a_deleted_instance_has_left_behind(site, booted):
     assert states(booted) == []
 
 
+def test_a_revert_while_what_is_left_behind_is_looked_for(
+    site, booted, monkeypatch
+):
+    """Nova writes that the instance is here, then gives the allocation back,
+    then calls the driver."""
+    from os_acc_nova import allocations
+
+    move = move_of(site, booted)
+    stop(site, booted)
+    booted.node = booted.host = THERE
+    read = allocations.read
+
+    def reverted(context, consumer):
+        booted.node = booted.host = HERE
+        with monkeypatch.context() as patch:
+            patch.setattr(site.placement, 'allocations', {})
+            return read(context, consumer)
+
+    monkeypatch.setattr(allocations, 'read', reverted)
+    site.driver.get_available_resource(HERE)
+    assert states(booted) == ['outgoing'] * 2
+    monkeypatch.setattr(allocations, 'read', read)
+    site.log.clear()
+    site.driver.finish_revert_migration(None, booted, [], move)
+    assert states(booted) == ['plugged'] * 2
+    assert 'prepareVAN' not in site.log
+
+
+def test_what_others_move_is_theirs(site, offer, monkeypatch):
+    """os-acc migrate moves a guest that Nova and Placement do not know."""
+    info = objects.InstanceInfo(uuid=str(uuid.uuid4()))
+    request = objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='recording')
+    with monkeypatch.context() as patch:
+        patch.setattr(os_acc.this_host(), 'owner', 'os-acc')
+        os_acc.plug(info, [request])
+    move = str(uuid.uuid4())
+    migration.hand_over(info, move)
+    site.driver.get_available_resource(HERE)
+    assert states(info) == ['outgoing']
+    assert migration.abort(info, move) == 1
+
+
 class Live:
     """A live migration from this host to itself, one half after the other."""
 
@@ -280,6 +325,29 @@ def test_live_the_source(site, live, booted):
     assert states(booted) == []
 
 
+def uuids(instance):
+    return json.dumps([van.uuid for van in os_acc.get_vans(instance.uuid)])
+
+
+def test_live_what_was_plugged_meanwhile_does_not_move(site, live, booted):
+    """The target has prepared nothing for it."""
+    moved = Live(site, booted)
+    moved.offer()
+    moved.data.target_mdevs = {
+        'os_acc': moved.move.uuid,
+        'os_acc_vans': uuids(booted),
+    }
+    by_hand = objects.AcceleratorRequest(uuid=uuid.uuid4(), driver='recording')
+    os_acc.plug(objects.InstanceInfo(uuid=booted.uuid), [by_hand])
+    moved.begin()
+    assert f'VAN {by_hand.uuid} was plugged' in site.records.faults[0]
+    assert states(booted) == ['plugged'] * 3
+    assert 'live migration' not in site.log
+    os_acc.unplug(objects.InstanceInfo(uuid=booted.uuid), [by_hand.uuid])
+    moved.begin()
+    assert states(booted) == ['outgoing'] * 2
+
+
 def test_live_the_target(site, live, booted):
     moved = Live(site, booted)
     moved.offer()
@@ -288,7 +356,10 @@ def test_live_the_target(site, live, booted):
     moved.prepare()
     assert states(booted) == ['incoming'] * 2
     # Nova looks in it for the UUIDs of mdevs.
-    assert moved.data.target_mdevs == {'os_acc': moved.move.uuid}
+    assert moved.data.target_mdevs == {
+        'os_acc': moved.move.uuid,
+        'os_acc_vans': uuids(booted),
+    }
     site.driver.rollback_live_migration_at_destination(None, booted, [], {})
     assert states(booted) == []
 
@@ -317,6 +388,24 @@ def test_live_it_is_evacuated_to_a_third_host(site, incoming):
     incoming.node = incoming.host = 'node-3'
     site.driver.get_available_resource(HERE)
     assert states(incoming) == []
+
+
+def test_live_it_is_deleted_when_the_target_is_prepared(
+    site, incoming, monkeypatch
+):
+    site.records.instances.clear()
+    site.placement.allocations = {}
+    begun = os_acc.get_vans(incoming.uuid)[0].created_at
+    limit = os_acc.CONF.os_acc.migration_timeout
+
+    def states_after(seconds):
+        now = begun + datetime.timedelta(seconds=seconds)
+        monkeypatch.setattr(timeutils, 'utcnow', lambda with_timezone: now)
+        site.driver.get_available_resource(HERE)
+        return states(incoming)
+
+    assert states_after(limit - 60) == ['incoming'] * 2
+    assert states_after(limit + 60) == []
 
 
 def test_live_the_target_attaches(site, live, booted):
@@ -467,6 +556,7 @@ def test_live_the_target_tells_nova_what_to_write(site, keeps, booted):
     assert moved.data.target_mdevs == {
         'os_acc': moved.move.uuid,
         'os_acc_mapped': moved.move.uuid,
+        'os_acc_vans': uuids(booted),
     }
     assert moved.data.pci_dev_map_src_dst == {
         '0000:01:00.0': '0000:02:00.0',

@@ -119,9 +119,15 @@ def identities(root: etree._Element) -> set[str | None]:
     ):
         for element in root.iterfind(path):
             found.add(_pci_identity(element.find('source/address')))
-    for device in libvirt_domains.devices(root):
-        found.add(f'{"pci" if ":" in device else "mdev"}/{device}')
-    return found
+    return found | set(of_command_line(root))
+
+
+def of_command_line(root: etree._Element) -> list[str]:
+    """Return the identities of the devices in <qemu:commandline>."""
+    return [
+        f'{"pci" if ":" in device else "mdev"}/{device}'
+        for device in libvirt_domains.devices(root)
+    ]
 
 
 def may_have(xml: str, identity: str) -> bool:

@@ -159,9 +159,11 @@ class LibvirtGuest(guest_move.GuestMove):
         vans_source: Sequence[objects.VAN],
         vans_target: Sequence[objects.VAN],
     ) -> dict[str, str]:
-        """The domain's XML for the target: what runs, and what is kept."""
-        if not vans_target:
-            return {}
+        """The domain's XML for the target: what runs, and what is kept.
+
+        :returns: by libvirt's names; none if the domain moves without devices
+        :raises MigrationConflict: see _redefined()
+        """
         libvirt, here = connection.module(), self._here()
         common = libvirt.VIR_DOMAIN_XML_SECURE
         kept = libvirt.VIR_DOMAIN_XML_INACTIVE
@@ -174,10 +176,30 @@ class LibvirtGuest(guest_move.GuestMove):
             made[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = here.XMLDesc(
                 common | kept
             )
-        changes = moving.migration_map(vans_source, vans_target)
-        return {
-            name: moving.redefine(xml, changes) for name, xml in made.items()
+        made = {
+            name: self._redefined(xml, vans_source, vans_target)
+            for name, xml in made.items()
         }
+        return made if vans_target else {}
+
+    def _redefined(
+        self,
+        xml: str,
+        vans_source: Sequence[objects.VAN],
+        vans_target: Sequence[objects.VAN],
+    ) -> str:
+        """The domain's XML with the devices of the target.
+
+        :raises MigrationConflict: if it has others of this host: somebody has
+            attached them since obstacles() was asked
+        """
+        others = moving_obstacles.others(domain_xml.parse(xml), vans_source)
+        if reasons := list(others):
+            raise exception.MigrationConflict(
+                instance=self._uuid, reason='; '.join(reasons)
+            )
+        changes = moving.migration_map(vans_source, vans_target)
+        return moving.redefine(xml, changes)
 
     def where(self) -> str | None:
         """See GuestMove: who runs it is asked of both, and not assumed.
@@ -234,9 +256,7 @@ class LibvirtGuest(guest_move.GuestMove):
             xml = self._here().XMLDesc(
                 libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
             )
-        made = moving.redefine(
-            xml, moving.migration_map(vans_source, vans_target)
-        )
+        made = self._redefined(xml, vans_source, vans_target)
         self._target.run(
             f'define domain {self._uuid} on {self._target.uri}',
             lambda opened: opened.defineXML(made),
@@ -279,8 +299,16 @@ class LibvirtGuest(guest_move.GuestMove):
 
     def forget(self) -> None:
         with self._errors('remove'):
-            if (domain := self._source.domain(self._uuid)) is not None:
-                _undefine(domain)
+            if (domain := self._source.domain(self._uuid)) is None:
+                return
+            # libvirt would make a running domain transient.
+            if domain.isActive():
+                raise exception.HypervisorError(
+                    what=f'remove domain {self._uuid}',
+                    reason=f'it runs on {self._source.uri}: somebody has '
+                    'started it again',
+                )
+            _undefine(domain)
 
     def start(self) -> None:
         with self._errors('start', self._target):

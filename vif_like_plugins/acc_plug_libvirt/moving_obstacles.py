@@ -19,7 +19,9 @@ from os_acc.texts import ways
 # What else a host gives to a guest, and no other host has.
 _OTHER_DEVICES = (
     "devices/interface[@type='hostdev']",
+    "devices/interface[@type='vdpa']",
     "devices/disk[@type='nvme']",
+    "devices/disk[@type='vhostvdpa']",
 )
 _TPM = "devices/tpm/backend[@type='emulator']"
 
@@ -46,7 +48,16 @@ def of_domain(domain: Any, way: str, vans: Sequence[objects.VAN]) -> list[str]:
         found += _of_definition(domain, root)
         found += _of_devices(root, vans, all_there=True)
         return found
-    found += _of_devices(domain_xml.of(domain), vans, way == ways.LIVE)
+    active = list(_of_devices(domain_xml.of(domain), vans, way == ways.LIVE))
+    found += active
+    if domain.isPersistent():
+        # libvirt defines the domain on the target with what is kept here.
+        kept = domain_xml.of(domain, libvirt.VIR_DOMAIN_XML_INACTIVE)
+        found += [
+            f'{each} (in its definition: see virsh dumpxml --inactive)'
+            for each in _of_devices(kept, vans, way == ways.LIVE)
+            if each not in active
+        ]
     return found
 
 
@@ -110,17 +121,40 @@ def _of_devices(
 
     :param all_there: whether the domain must have the VANs' devices
     """
-    mine = set()
     for van in vans:
-        if van.guest_config is None:
-            continue
-        if (each := domain_xml.find(root, van)) is not None:
-            mine.add(each.identity)
-        elif all_there:
+        if (
+            all_there
+            and van.guest_config is not None
+            and domain_xml.find(root, van) is None
+        ):
             yield f'its domain lacks the device of VAN {van.uuid}'
+    yield from others(root, vans)
+
+
+def others(root: etree._Element, vans: Sequence[objects.VAN]) -> Iterator[str]:
+    """Which devices of this host a domain has besides those of VANs.
+
+    On another host, the same name means another device or none.
+
+    :returns: a clause for each
+    """
+    found = [domain_xml.find(root, van) for van in vans]
+    mine = {id(each.element) for each in found if each is not None}
     for each in domain_xml.hostdevs(root):
-        if each.element.tag == 'hostdev' and each.identity not in mine:
+        if id(each.element) in mine:
+            continue
+        if (each.alias or '').startswith(hostdev.ALIAS):
+            yield (
+                f'host device {each.identity} ({each.alias}) is of no VAN '
+                'that moves'
+            )
+        elif each.element.tag == 'hostdev':
             yield f'host device {each.identity} is not of os-acc'
     for path in _OTHER_DEVICES:
         for _ in root.iterfind(path):
             yield f'it has a host device that is not of os-acc: {path[8:]}'
+    for identity in domain_xml.of_command_line(root):
+        yield (
+            f'host device {identity} is not of os-acc: it is in '
+            '<qemu:commandline>'
+        )

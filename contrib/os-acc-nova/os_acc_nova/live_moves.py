@@ -51,6 +51,8 @@ _PLAN, _MIGRATION, _PREPARED = 'os_acc_plan', 'os_acc_migration', 'os_acc'
 # For the way "live". _SOURCE: the devices of the guest on the source, by VAN.
 # With _MAPPED the target says that Nova can replace them in the XML.
 _SOURCE, _MAPPED = 'os_acc_source', 'os_acc_mapped'
+# The VANs that the target has prepared. Earlier targets do not say it.
+_VANS = 'os_acc_vans'
 
 #: Makes the requests of an instance for the devices that Placement has
 #: allocated on this host.
@@ -117,6 +119,7 @@ def prepared(
         if source is not None:
             _map(data, json.loads(source), vans)
             _set(data, _MAPPED, uuid)
+        _set(data, _VANS, json.dumps([van.uuid for van in vans]))
         _set(data, _PREPARED, uuid)
         yield
     except BaseException:
@@ -131,7 +134,8 @@ def hand_over(instance: Any, data: Any) -> None:
 
     :param data: what pre_live_migration has returned on the target
     :raises AcceleratorUnplugFailure: if the guest does not let go of them, or
-        the target has not prepared others. The guest keeps them
+        the target has not prepared others, or one was plugged meanwhile. The
+        guest keeps them
     """
     with errors.unplugging():
         if not os_acc.get_vans(instance.uuid).objects:
@@ -142,10 +146,12 @@ def hand_over(instance: Any, data: Any) -> None:
                 reason='the target host has prepared none; its compute driver '
                 'must be os_acc.LibvirtDriver'
             )
+        named = _get(data, _VANS)
         migration.hand_over(
             calls.instance_info(instance),
             uuid,
             live=_get(data, _MAPPED) is None,
+            vans=None if named is None else json.loads(named),
         )
 
 

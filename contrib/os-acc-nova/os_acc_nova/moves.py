@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import logging
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects as nova_objects
+from oslo_utils import timeutils
 
 import os_acc
 from os_acc import exception
@@ -36,6 +38,7 @@ from os_acc import nova as calls
 from os_acc import objects
 from os_acc.objects import van as states
 from os_acc.placement import flavor
+from os_acc_nova import accelerators
 from os_acc_nova import allocations
 from os_acc_nova import errors
 
@@ -109,14 +112,19 @@ def handed_over(context: Any, instance: Any) -> Iterator[None]:
 
 def _hand_over(context: Any, instance: Any) -> bool:
     """Hand over the accelerators; say whether there is something to do."""
-    if not movable(instance).objects:
+    vans = movable(instance)
+    if not vans.objects:
         return False
     move = nova_objects.Migration.get_by_id_and_instance(
         context, instance.migration_context.migration_id, instance.uuid
     )
     if is_on_one_host(move):
         return False
-    migration.hand_over(calls.instance_info(instance), move.uuid)
+    migration.hand_over(
+        calls.instance_info(instance),
+        move.uuid,
+        vans=[van.uuid for van in vans],
+    )
     return True
 
 
@@ -197,7 +205,10 @@ def finish_lost(nodes: Collection[str]) -> None:
     start on the target. Nova then deletes the allocation of the source, so
     that another instance may get its devices. If a host died while an
     instance moved, and the instance was evacuated to a third host, Nova calls
-    neither of the two hosts of the move. An error is only logged.
+    neither of the two hosts of the move. What an instance that was deleted
+    has on its target is released after migration_timeout. An error is only
+    logged. What
+    others move, such as the command os-acc migrate, is theirs.
 
     :param nodes: the names of the compute nodes of this host
     """
@@ -206,15 +217,19 @@ def finish_lost(nodes: Collection[str]) -> None:
     except exception.ExceptionBase as err:
         LOG.error('What moved instances left behind is unknown: %s', err)
         return
-    found = {
-        (van.instance_uuid, van.migration_uuid, van.state)
-        for van in vans
-        if van.migration_uuid and van.state in states.MOVING
-    }
-    for instance_uuid, move_uuid, state in sorted(found):
+    found: dict[tuple[str, str, str], list[objects.VAN]] = {}
+    for van in vans:
+        if (
+            van.owner == accelerators.OWNER
+            and van.migration_uuid
+            and van.state in states.MOVING
+        ):
+            key = van.instance_uuid, van.migration_uuid, van.state
+            found.setdefault(key, []).append(van)
+    for (instance_uuid, move_uuid, state), moved in found.items():
         logger = log.about(LOG, instance_uuid)
         try:
-            if not _is_lost(instance_uuid, move_uuid, state, nodes):
+            if not _is_lost(instance_uuid, move_uuid, moved, nodes):
                 continue
             info = objects.InstanceInfo(uuid=instance_uuid)
             end(info, move_uuid, state)
@@ -222,30 +237,44 @@ def finish_lost(nodes: Collection[str]) -> None:
             logger.error('what it has left behind was not released: %s', err)
             continue
         logger.warning(
-            'its accelerators on this host were released: it is on another '
+            'its accelerators on this host were released: it is not on this '
             'host, and migration %s has ended',
             move_uuid,
         )
 
 
 def _is_lost(
-    instance_uuid: str, move_uuid: str, state: str, nodes: Collection[str]
+    instance_uuid: str,
+    move_uuid: str,
+    vans: Sequence[objects.VAN],
+    nodes: Collection[str],
 ) -> bool:
-    """Say whether an instance is elsewhere, and cannot come back."""
+    """Say whether an instance is elsewhere, and cannot come back.
+
+    :param vans: those of the move, in one state
+    """
     context = nova_context.get_admin_context()
+    outgoing = vans[0].state == states.OUTGOING
+    # As long as Nova may revert the move, it has the source's allocation. It
+    # is read before the instance: a revert first writes that the instance is
+    # here, and then takes the allocation from the move.
+    is_over = outgoing and not allocations.read(context, move_uuid)
     try:
         instance = nova_objects.Instance.get_by_uuid(context, instance_uuid)
     except nova_exception.InstanceNotFound:
-        pass
-    else:
-        if instance.node in nodes:
-            return False
-        if _is_at_a_third_host(context, instance, move_uuid):
-            return True
-    # As long as Nova may revert the move, it has the source's allocation.
-    return state == states.OUTGOING and not allocations.read(
-        context, move_uuid
-    )
+        # It was deleted while it moved: Nova does not call the target then.
+        return is_over or (not outgoing and _has_expired(vans))
+    if instance.node in nodes:
+        return False
+    return is_over or _is_at_a_third_host(context, instance, move_uuid)
+
+
+def _has_expired(vans: Sequence[objects.VAN]) -> bool:
+    """Whether nobody has come for incoming VANs within migration_timeout."""
+    now = timeutils.utcnow(with_timezone=True)
+    newest = max(van.created_at or now for van in vans)
+    seconds: float = os_acc.CONF.os_acc.migration_timeout
+    return (now - newest).total_seconds() > seconds
 
 
 def _is_at_a_third_host(context: Any, instance: Any, move_uuid: str) -> bool:
