@@ -41,30 +41,51 @@ def find(
     found, complete = _devices(host)
     devices = {each.address: each for each in found}
     for wanted in document.functions:
-        now = _inside(devices.get(wanted.device), wanted.region)
-        before = now or 'none, or unknown'
+        device = devices.get(wanted.device)
+        fault = _fault(device, wanted.region, complete)
+        yield _step(host, wanted, device, fault, callback)
+
+
+def _step(
+    host: host_module.Host,
+    wanted: documents.Function,
+    device: objects.Device | None,
+    fault: str | None,
+    callback: progress.Callback | None,
+) -> steps.Step:
+    """The step for a function.
+
+    :param device: that is to have it; None: it is not there
+    :param fault: why it cannot be programmed
+    """
+    now = _inside(device, wanted.region)
+    before = now or 'none, or unknown'
+    try:
         if forms.same_function(now, wanted.function) and not _is_older(
             host, wanted
         ):
-            yield steps.Step(PART, wanted.label, before, before)
-            continue
-        yield steps.Step(
-            PART,
-            wanted.label,
-            before,
+            return steps.Step(PART, wanted.label, before, before)
+    except Exception as err:
+        # Its bitstream cannot be read. The other functions do not need it.
+        after = wanted.function
+        return steps.hopeless(PART, wanted.label, before, after, err)
+    return steps.Step(
+        PART,
+        wanted.label,
+        before,
+        wanted.function,
+        functools.partial(
+            device_programming.program_device,
+            host,
+            wanted.device,
+            wanted.bitstream,
             wanted.function,
-            functools.partial(
-                device_programming.program_device,
-                host,
-                wanted.device,
-                wanted.bitstream,
-                wanted.function,
-                wanted.region or None,
-                callback,
-            ),
-            functools.partial(_users, host, wanted),
-            _fault(devices.get(wanted.device), wanted.region, complete),
-        )
+            wanted.region or None,
+            callback,
+        ),
+        functools.partial(_users, host, wanted),
+        fault,
+    )
 
 
 def export(host: host_module.Host) -> list[dict[str, str]]:
