@@ -28,6 +28,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.desired import pools
+from os_acc.desired import regions
 from os_acc.kinds.fake.driver import hardware as fake_hardware
 
 CONF = cfg.CONF
@@ -80,7 +81,7 @@ class Replay:
 
     def _keep_until(self, now: float) -> None:
         """Call keep() as a timer does; at rest, it has nothing to do."""
-        last = min(now, self._kept_at + pools.REST + 2 * PERIOD)
+        last = min(now, self._kept_at + regions.REST + 2 * PERIOD)
         while self._kept_at + PERIOD <= last:
             self._kept_at += PERIOD
             assert os_acc._host is not None

@@ -18,6 +18,7 @@ import json
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import objects
+from os_acc.kernel import file_place
 from os_acc.refusals import reasons
 from os_acc.refusals import report_refusals
 from os_acc.texts import forms
@@ -60,12 +61,15 @@ class Reserved:
     def is_about(self, addresses: Collection[str], region: str | None) -> bool:
         """Whether it reserves a device, or a part of it.
 
+        A reservation stays if an AMD GPU gets another mode: it is about the
+        whole GPU and about its partitions then.
+
         :param addresses: as names()
         :param region: None or empty: the whole device
         """
-        return self.device in addresses and (
-            not self.region or not region or self.region == region
-        )
+        if self.region and region and self.region != region:
+            return False
+        return any(file_place.overlap(self.device, a) for a in addresses)
 
     def refuses_function(self, function: str | None) -> reasons.Reason | None:
         """Say why a request for a function does not get it.

@@ -11,11 +11,13 @@ from typing import Any
 
 import os_acc
 from os_acc import host
+from os_acc import objects
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import report
 from os_acc.desired import applying
 from os_acc.journal import file as journal_file
+from os_acc.objects import report as results
 from os_acc.operations import recovery
 
 
@@ -65,8 +67,8 @@ class Recover(base.Command, listing.Listing):
         finally:
             opened.close()
         self.unfinished = bool(done.failed or done.unreadable or done.errors)
-        for each in applied.steps if applied is not None else ():
-            self.say(f'{each.part} {each.name}: {each.result}')
+        if applied is not None:
+            self._tell(applied)
         rows = report.rows(done)
         found = f'{len(rows)} VANs or instances' if rows else 'nothing to do'
         if not parsed_args.rebuild:
@@ -80,6 +82,16 @@ class Recover(base.Command, listing.Listing):
             )
             for row in rows
         ]
+
+    def _tell(self, applied: objects.ApplyReport) -> None:
+        """Say what was done for the document of os-acc apply.
+
+        What is only in the way is done later: see applying.again().
+        """
+        self.unfinished |= results.FAILED in applied.results()
+        for each in applied.steps:
+            why = f' ({each.reason})' if each.reason else ''
+            self.say(f'{each.part} {each.name}: {each.result}{why}')
 
 
 def _missing() -> str | None:

@@ -94,8 +94,9 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
 
     It is for initialize(), and for os_acc.apply_again(): after a reboot, after
     a crash, and if something was in the way. Nothing is raised, because a
-    service must be able to start. A step that has failed in this process is
-    not repeated, so that a device is not programmed in vain every minute.
+    service must be able to start: an error is in the report and in the log. A
+    step that has failed in this process is not repeated, so that a device is
+    not programmed in vain every minute.
 
     :returns: None: there was nothing to do, or another process is doing it
     """
@@ -114,7 +115,11 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
         return None
     except Exception as err:
         _log(err)
-        return None
+        step = steps.hopeless(
+            'document', steps.OTHERS, 'unknown', 'as the document says', err
+        )
+        failed = _report_of(step, results.FAILED, exception.describe(err))
+        return objects.ApplyReport(steps=[failed])
 
 
 def before_instances(host: host_module.Host) -> None:
@@ -179,21 +184,30 @@ def _finish(
         else:
             done.append(_report_of(step, results.FAILED, known))
     made = objects.ApplyReport(steps=done)
-    left = {
-        part: [
-            each.name
-            for each in made.steps
-            if each.part == part
-            and each.result in (results.IN_THE_WAY, results.FAILED)
-        ]
-        for part in _AHEAD
-    }
+    left = {part: _left(part, before, made) for part in _AHEAD}
     waits = results.IN_THE_WAY in made.results()
     row = _row(document, None if waits else sysfs.boot_id(), left)
     # What was let go is not let go again.
     if row != host.journal.desired():
         host.journal.save_desired(row)
     return made
+
+
+def _left(
+    part: str, before: rows.Desired | None, made: objects.ApplyReport
+) -> list[str]:
+    """The devices of a part that may still be as the earlier document says.
+
+    Also those for which no step was found, because of an error.
+    """
+    done = {
+        each.name
+        for each in made.steps
+        if each.part == part
+        and each.result in (results.UNCHANGED, results.CHANGED)
+    }
+    had = [] if before is None else before.devices_of(part)
+    return [name for name in had if name not in done]
 
 
 def _steps(
@@ -204,15 +218,20 @@ def _steps(
 ) -> Iterator[steps.Step]:
     """The steps after offer(). Each is found when its turn comes."""
     earlier = _earlier(before)
-    return itertools.chain(
-        reservations.find(earlier.reserved, document.reserved),
-        vfs.find(host, document),
-        partitions.find(host, document, before),
-        vgpus.find(host, document, before),
-        work_queues.find(host, document, before),
-        mdevs.find(host, document, before),
-        functions.find(host, document, callback),
-        pools.find(earlier, document),
+    parts = {
+        reservations.PART: reservations.find(
+            earlier.reserved, document.reserved
+        ),
+        vfs.PART: vfs.find(host, document),
+        partitions.PART: partitions.find(host, document, before),
+        vgpus.PART: vgpus.find(host, document, before),
+        work_queues.PART: work_queues.find(host, document, before),
+        mdevs.PART: mdevs.find(host, document, before),
+        functions.PART: functions.find(host, document, callback),
+        pools.PART: pools.find(earlier, document),
+    }
+    return itertools.chain.from_iterable(
+        steps.all_found(part, found) for part, found in parts.items()
     )
 
 
@@ -258,9 +277,12 @@ def _attempt(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
         return _do(step)
     except steps.IN_THE_WAY as err:
         return _report_of(step, results.IN_THE_WAY, exception.describe(err))
-    except exception.ExceptionBase as err:
+    except Exception as err:
         why = exception.describe(err)
-        LOG.error('%s %s: %s', step.part, step.name, why)
+        if isinstance(err, exception.ExceptionBase):
+            LOG.error('%s %s: %s', step.part, step.name, why)
+        else:
+            log.error(LOG, err, '%s %s failed:', step.part, step.name)
         host.failed_steps[step.part, step.name, step.after] = why
         return _report_of(step, results.FAILED, why)
 

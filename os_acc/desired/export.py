@@ -20,16 +20,13 @@ def export(host: host_module.Host) -> dict[str, Any]:
     """
     document = documents.stored(host.journal.desired()).as_object()
     pools = document.get('pools', [])
-    named = {
-        (each['device'], each.get('region'))
-        for each in document.get('functions', ())
-    }
+    named = {_place(each): each for each in document.get('functions', ())}
     # A region that holds the function of a pool stays free for the pools.
     kept = [each['function'] for each in pools]
     held = [
-        each
+        _with_bitstream(each, named.get(_place(each)))
         for each in functions.export(host)
-        if (each['device'], each.get('region')) in named
+        if _place(each) in named
         or not any(forms.same_function(each['function'], f) for f in kept)
     ]
     return documents.written(
@@ -42,3 +39,23 @@ def export(host: host_module.Host) -> dict[str, Any]:
         mdevs=document.get('mdevs', []),
         pools=pools,
     )
+
+
+def _place(entry: dict[str, str]) -> tuple[str, str | None]:
+    """What an entry of functions is about."""
+    return entry['device'], entry.get('region')
+
+
+def _with_bitstream(
+    held: dict[str, str], stored: dict[str, str] | None
+) -> dict[str, str]:
+    """Add the bitstream of a function.
+
+    :param stored: the entry of the document for the same region; None: it has
+        none
+    """
+    if stored is None or not forms.same_function(
+        held['function'], stored['function']
+    ):
+        return held
+    return {**stored, **held}

@@ -16,6 +16,14 @@ from os_acc.texts import forms
 
 
 @dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a device is to those who request one."""
+
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
 class Region:
     """What is programmed on its own: a region, or a whole device.
 
@@ -24,6 +32,7 @@ class Region:
     :ivar used: somebody has a handle of it
     :ivar free: it has a handle that can be given out now
     :ivar fixed: it must not be programmed by a pool now, whoever uses it
+    :ivar kinds: of each device that gives access to it: the PFs of a chip
     :ivar only: the functions for which a document reserves it
     """
 
@@ -34,8 +43,7 @@ class Region:
     used: bool
     free: bool
     fixed: bool = False
-    resource_class: str | None = None
-    traits: frozenset[str] = frozenset()
+    kinds: tuple[Kind, ...] = (Kind(),)
     only: tuple[str, ...] = ()
 
     @property
@@ -75,11 +83,11 @@ class State:
 
 def serves(pool: documents.Pool, region: Region) -> bool:
     """Whether a pool may use a region."""
-    return (
-        pool.resource_class in (None, region.resource_class)
-        and frozenset(pool.traits) <= region.traits
-        and all(forms.same_function(pool.function, f) for f in region.only)
-    )
+    return any(
+        pool.resource_class in (None, kind.resource_class)
+        and frozenset(pool.traits) <= kind.traits
+        for kind in region.kinds
+    ) and all(forms.same_function(pool.function, f) for f in region.only)
 
 
 def state_of(

@@ -8,6 +8,7 @@ does not name it any more.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterator
 import functools
 
@@ -21,6 +22,7 @@ from os_acc.journal import programs
 from os_acc.operations import device_programming
 from os_acc.operations import discovery
 from os_acc.programming import bitstreams
+from os_acc.programming import place
 from os_acc.programming import records
 from os_acc.texts import forms
 
@@ -40,31 +42,78 @@ def find(
         return
     found, complete = _devices(host)
     devices = {each.address: each for each in found}
+    named: dict[tuple[str, str], documents.Function] = {}
     for wanted in document.functions:
-        now = _inside(devices.get(wanted.device), wanted.region)
-        before = now or 'none, or unknown'
+        device = devices.get(wanted.device)
+        key = place.of(device, wanted.region) if device else (wanted.label, '')
+        first = named.setdefault(key, wanted)
+        if forms.same_function(first.function, wanted.function):
+            fault = _fault(device, wanted.region, complete)
+            yield _step(host, wanted, device, fault, callback)
+        else:
+            yield _contradiction(wanted, device, first)
+
+
+def _step(
+    host: host_module.Host,
+    wanted: documents.Function,
+    device: objects.Device | None,
+    fault: str | None,
+    callback: progress.Callback | None,
+) -> steps.Step:
+    """The step for a function.
+
+    :param device: that is to have it; None: it is not there
+    :param fault: why it cannot be programmed
+    """
+    now = _inside(device, wanted.region)
+    before = now or 'none, or unknown'
+    try:
         if forms.same_function(now, wanted.function) and not _is_older(
-            host, wanted
+            host, wanted, _addresses(wanted, device)
         ):
-            yield steps.Step(PART, wanted.label, before, before)
-            continue
-        yield steps.Step(
-            PART,
-            wanted.label,
-            before,
+            return steps.Step(PART, wanted.label, before, before)
+    except Exception as err:
+        # Its bitstream cannot be read. The other functions do not need it.
+        after = wanted.function
+        return steps.hopeless(PART, wanted.label, before, after, err)
+    return steps.Step(
+        PART,
+        wanted.label,
+        before,
+        wanted.function,
+        functools.partial(
+            device_programming.program_device,
+            host,
+            wanted.device,
+            wanted.bitstream,
             wanted.function,
-            functools.partial(
-                device_programming.program_device,
-                host,
-                wanted.device,
-                wanted.bitstream,
-                wanted.function,
-                wanted.region or None,
-                callback,
-            ),
-            functools.partial(_users, host, wanted),
-            _fault(devices.get(wanted.device), wanted.region, complete),
-        )
+            wanted.region or None,
+            callback,
+        ),
+        functools.partial(_users, host, wanted, _addresses(wanted, device)),
+        fault,
+    )
+
+
+def _contradiction(
+    wanted: documents.Function,
+    device: objects.Device | None,
+    first: documents.Function,
+) -> steps.Step:
+    """The step for a function that would replace one of the document.
+
+    :param first: the entry for the same region, through another device
+    """
+    before = _inside(device, wanted.region) or 'none, or unknown'
+    error = exception.InvalidRequest(
+        subject=wanted.label,
+        field='function',
+        value=wanted.function,
+        expected=f'{first.function}, because the entry of {first.label} is '
+        'for the same region of the same chip',
+    )
+    return steps.hopeless(PART, wanted.label, before, wanted.function, error)
 
 
 def export(host: host_module.Host) -> list[dict[str, str]]:
@@ -108,23 +157,47 @@ def _inside(device: objects.Device | None, region: str) -> str | None:
     return device.functions.get(region) if device is not None else None
 
 
-def _is_older(host: host_module.Host, wanted: documents.Function) -> bool:
-    """Whether it was programmed from another bitstream than a given file."""
+def _addresses(
+    wanted: documents.Function, device: objects.Device | None
+) -> set[str]:
+    """The addresses of a device, and of all functions of its chip."""
+    chip = device.chip if device is not None else None
+    return {wanted.device, *(chip.functions if chip is not None else ())}
+
+
+def _is_older(
+    host: host_module.Host,
+    wanted: documents.Function,
+    addresses: Collection[str],
+) -> bool:
+    """Whether it was programmed from another bitstream than a given file.
+
+    :param addresses: as _addresses()
+    """
     with bitstreams.local(wanted.bitstream) as file:
         return file is not None and any(
             each.region == wanted.region
             and each.state == programs.PROGRAMMED
             and each.digest not in (None, file.sha256)
             for each in host.journal.programs()
-            if wanted.device in (each.device, each.address)
+            if each.device in addresses or each.address in addresses
         )
 
 
-def _users(host: host_module.Host, wanted: documents.Function) -> list[str]:
+def _users(
+    host: host_module.Host,
+    wanted: documents.Function,
+    addresses: Collection[str],
+) -> list[str]:
+    """Say which VANs would be in the way.
+
+    :param addresses: as _addresses()
+    """
     return [
         f'instance {van.instance_uuid} has {van.handle.identity} '
         f'(VAN {van.uuid})'
-        for van in host.journal.vans_on(wanted.device)
+        for address in sorted(addresses)
+        for van in host.journal.vans_on(address)
         if van.handle is not None
         and records.overlaps(
             wanted.region, van.driver_data.get(programs.REGION)

@@ -8,6 +8,7 @@ Only root can write it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
@@ -103,12 +104,22 @@ def without_source(spec: device_spec.Spec) -> device_spec.Spec:
 
 
 def _say_the_same(conf: cfg.ConfigOpts, document: documents.Document) -> bool:
-    """Whether device_spec has the entries of a document and no others."""
-    known: list[device_spec.Spec] = []
-    for each in map(without_source, device_spec.load(conf).entries):
-        if each not in known:
-            known.append(each)
-    return known == document.specs
+    """Whether device_spec has the entries of a document and no others.
+
+    Entries may differ in their text, such as 8086 and 0x8086.
+    """
+    return _distinct(device_spec.load(conf).entries) == _distinct(
+        document.specs
+    )
+
+
+def _distinct(specs: Iterable[device_spec.Spec]) -> list[device_spec.Spec]:
+    """The entries, each once, without their sources."""
+    found: list[device_spec.Spec] = []
+    for each in map(without_source, specs):
+        if each not in found:
+            found.append(each)
+    return found
 
 
 def _read(text: str | None) -> list[dict[str, Any]]:

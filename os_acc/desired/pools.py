@@ -20,27 +20,18 @@ from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
-from os_acc import reserved
 from os_acc.desired import documents
 from os_acc.desired import filling
+from os_acc.desired import regions
 from os_acc.desired import steps
 from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.journal import programs
-from os_acc.kernel import pci
-from os_acc.objects import device as device_objects
 from os_acc.objects import report as results
 from os_acc.operations import device_programming
-from os_acc.operations import discovery
-from os_acc.programming import records
-from os_acc.spec import device_spec
 from os_acc.texts import forms
 
 PART = 'pools'
-
-#: Seconds for which a region keeps what it was programmed with, or rests after
-#: a programming that has failed.
-REST = 300
 
 #: A pool stops when its programming has failed in this many regions: a
 #: bitstream that is wrong would spoil one device after the other. The second
@@ -51,7 +42,6 @@ MOST_FAILED = 2
 DEMAND_AGE = 3600
 
 _HOUR = datetime.timedelta(hours=1)
-_USED = (device_objects.USED, device_objects.HOST)
 
 
 def keep(
@@ -112,7 +102,8 @@ def states(
 ) -> list[filling.State]:
     """Say what each pool has and wants. This changes nothing."""
     document = documents.stored(host.journal.desired())
-    return _states(host, document, _regions(host, document, now), now)
+    now = now or datetime.datetime.now(datetime.UTC)
+    return _states(host, document, regions.find(host, document, now), now)
 
 
 def find(
@@ -157,37 +148,39 @@ def _next(
     document = documents.stored(host.journal.desired())
     if not document.pools:
         return None
-    regions = _regions(host, document, now)
+    now = now or datetime.datetime.now(datetime.UTC)
+    found = regions.find(host, document, now)
     return filling.find(
         [
             dataclasses.replace(
                 each, acts=each.acts and each.pool.function not in failed
             )
-            for each in _states(host, document, regions, now)
+            for each in _states(host, document, found, now)
         ],
-        [each for each in regions if each.name not in tried],
+        [each for each in found if each.name not in tried],
     )
 
 
 def _states(
     host: host_module.Host,
     document: documents.Document,
-    regions: Sequence[filling.Region],
-    now: datetime.datetime | None,
+    there: Sequence[filling.Region],
+    now: datetime.datetime,
 ) -> list[filling.State]:
-    now = now or datetime.datetime.now(datetime.UTC)
     begun = [
         each.reason
         for each in host.journal.events(
             events.Wanted(since=events.written(now - _HOUR))
         )
-        if each.operation == events.POOL and _is_near(each.at, now, _HOUR)
+        if each.operation == events.POOL
+        and regions.is_near(each.at, now, _HOUR)
     ]
     age = datetime.timedelta(seconds=DEMAND_AGE)
     demanded = [
         each
         for each in host.journal.demand()
-        if each.function_id is not None and _is_near(each.last_at, now, age)
+        if each.function_id is not None
+        and regions.is_near(each.last_at, now, age)
     ]
     known = host.journal.programs()
     found = []
@@ -207,7 +200,7 @@ def _states(
             for each in known
         )
         acts = acts and number < MOST_FAILED
-        state = filling.state_of(pool, wanted, acts, regions)
+        state = filling.state_of(pool, wanted, acts, there)
         found.append(dataclasses.replace(state, failed=number))
     return found
 
@@ -218,99 +211,6 @@ def _is_asked_of(pool: documents.Pool, found: demand.Demand) -> bool:
         None in (pool.resource_class, found.resource_class)
         or pool.resource_class == found.resource_class
     )
-
-
-def _is_near(
-    at: str, now: datetime.datetime, period: datetime.timedelta
-) -> bool:
-    """Whether a time is at most a period away from now.
-
-    What is further in the future was written while the clock was wrong.
-
-    :param at: of the journal, in UTC, with or without its zone
-    """
-    then = datetime.datetime.fromisoformat(at).replace(tzinfo=datetime.UTC)
-    return abs(now - then) < period
-
-
-def _regions(
-    host: host_module.Host,
-    document: documents.Document,
-    now: datetime.datetime | None,
-) -> list[filling.Region]:
-    """The regions of all devices that can be programmed."""
-    try:
-        devices = discovery.devices(host)
-    except exception.DiscoveryFailed as err:
-        devices = err.devices
-    fixed = {each.label for each in document.functions}
-    resting = _resting(host, now)
-    found = []
-    for device in devices:
-        if device.health != device_objects.OK or not device.functions:
-            continue
-        late = _needs_power_cycle(host, device.address)
-        for region, function in device.functions.items():
-            name = f'{device.address} {region}'.strip()
-            handles = [
-                each
-                for each in device.handles
-                if records.overlaps(region, each.region)
-            ]
-            states = [each.state for each in handles]
-            addresses = {device.address}.union(
-                *(reserved.names(None, each.handle) for each in handles)
-            )
-            only = [
-                each
-                for each in document.reserved
-                if each.is_about(addresses, region)
-            ]
-            if any(each.project for each in only):
-                continue  # the requests of other projects do not get it
-            rests = any(
-                device.address in (each.device, each.address)
-                and each.region == region
-                for each in resting
-            )
-            found.append(
-                filling.Region(
-                    name,
-                    device.address,
-                    region,
-                    function,
-                    used=any(each in _USED for each in states),
-                    free=device_objects.FREE in states,
-                    fixed=late or rests or name in fixed,
-                    resource_class=device.resource_class,
-                    traits=frozenset(device.traits),
-                    only=tuple(e.function for e in only if e.function),
-                )
-            )
-    return found
-
-
-def _resting(
-    host: host_module.Host, now: datetime.datetime | None
-) -> list[programs.Program]:
-    """What was programmed, or has failed, a short time ago."""
-    now = now or datetime.datetime.now(datetime.UTC)
-    return [
-        each
-        for each in host.journal.programs()
-        if each.updated_at
-        and each.state != programs.CLEARED
-        and _is_near(each.updated_at, now, datetime.timedelta(seconds=REST))
-    ]
-
-
-def _needs_power_cycle(host: host_module.Host, address: str) -> bool:
-    """Whether a device has a function only after the host was switched off."""
-    function = pci.find(address) if pci.is_address(address) else None
-    if function is None:
-        return False
-    spec = device_spec.load(host.conf).find(function)
-    return spec is not None and spec.activation == device_spec.COLD_REBOOT
 
 
 def _name(pool: documents.Pool) -> str:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 import dataclasses
 
 from os_acc import exception
@@ -16,6 +18,9 @@ IN_THE_WAY = (
     exception.DeviceInUseByHost,
     exception.LockTimeout,
 )
+
+#: The name of a step for what else is in a part: see all_found().
+OTHERS = 'everything else'
 
 
 def nobody() -> list[str]:
@@ -54,7 +59,7 @@ def tried(
     before: str,
     after: str,
     act: Callable[[], object],
-    error: exception.ExceptionBase | None,
+    error: Exception | None,
 ) -> Step:
     """Make a step for which it is known whether it would fail now.
 
@@ -64,3 +69,29 @@ def tried(
     if error is None or not isinstance(error, IN_THE_WAY):
         return Step(part, name, before, after, act, fault=text)
     return Step(part, name, before, after, act, lambda: [text or ''])
+
+
+def hopeless(
+    part: str, name: str, before: str, after: str, error: Exception
+) -> Step:
+    """Make a step that touches nothing, because of an error."""
+
+    def act() -> None:
+        raise error
+
+    return tried(part, name, before, after, act, error)
+
+
+def all_found(part: str, found: Iterable[Step]) -> Iterator[Step]:
+    """Find the steps of a part.
+
+    An error ends them with a step that fails for it. So the other parts are
+    done.
+
+    :param part: of the document
+    :param found: the steps; the next one can raise
+    """
+    try:
+        yield from found
+    except Exception as err:
+        yield hopeless(part, OTHERS, 'unknown', 'as the document says', err)

@@ -105,6 +105,13 @@ def of_directory(directory: str) -> Partition | None:
     return _made('/'.join(above), above[-1], 0)
 
 
+def mode_in(name: str) -> str | None:
+    """The mode in a text such as Partition.name; None: it is no such name."""
+    first, _, number = name.partition('=')
+    known = first.upper() in MODES and number.isdecimal()
+    return first.upper() if known else None
+
+
 def directories(card: str) -> list[str]:
     """The directories of the partitions of a card, without its own.
 

@@ -184,6 +184,33 @@ def around(place: Place) -> list[str]:
     return found
 
 
+def overlap(one: str, other: str) -> bool:
+    """Whether two names are of one device, or of parts that it shares out.
+
+    The render node of an AMD GPU has another name in each mode: the whole GPU
+    and its partitions are the same hardware, and so can partitions of two
+    modes be. Two partitions of one mode are not.
+    """
+    if one == other:
+        return True
+    (first, first_mode), (second, second_mode) = _split(one), _split(other)
+    return first == second and first_mode != second_mode
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Take the partition of an AMD GPU out of a name: see overlap().
+
+    :returns: the name of the whole GPU's file, and the mode of the partition;
+        None: it is no partition
+    """
+    card, _, below = name.partition(SEPARATOR)
+    partition, _, rest = below.partition(SEPARATOR)
+    mode = amd_partitions.mode_in(partition) if pci.is_address(card) else None
+    if mode is None:
+        return name, None
+    return f'{card}{SEPARATOR}{rest}', mode
+
+
 def function_in(name: str) -> str | None:
     """The PCI address at the start of a name; None if there is none."""
     first = name.partition(SEPARATOR)[0]

@@ -21,6 +21,7 @@ from os_acc.operations import discovery
 from os_acc.operations import planned as planned_module
 from os_acc.programming import contents
 from os_acc.programming import kept
+from os_acc.programming import place
 from os_acc.spec import device_spec
 from os_acc.texts import forms
 
@@ -148,7 +149,7 @@ class Offers:
     ) -> int:
         """The rank of a region, even if an earlier request would use it."""
         request = planned.request
-        key = _slot(device, region)
+        key = place.of(device, region)
         if key not in self._contents:
             return planned.driver.rank(request, handle)
         inside = self._contents[key]
@@ -205,7 +206,7 @@ class Offers:
             )
         except Exception as err:
             return exception.describe(err)
-        key = _slot(device, region)
+        key = place.of(device, region)
         if key not in self._contents or not (
             request.function_id or request.bitstream
         ):
@@ -232,7 +233,7 @@ class Offers:
             self._made[device.address] += 1
         if region is not None:
             self._contents.setdefault(
-                _slot(device, region),
+                place.of(device, region),
                 planned.request.function_id or device.functions.get(region),
             )
 
@@ -341,11 +342,6 @@ class Offers:
             devices,
             obstacle,
         )
-
-
-def _slot(device: objects.Device, region: str | None) -> tuple[str, str]:
-    """What is programmed on its own: a region of a chip, or of a device."""
-    return device.chip.address if device.chip else device.address, region or ''
 
 
 def _why_not(found: objects.DeviceHandleInfo) -> str | None:

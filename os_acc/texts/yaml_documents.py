@@ -101,7 +101,7 @@ def _check_scalar(node: Any, loader: Any) -> None:
     made = _made(node, loader)
     if type(made) not in _SCALARS:
         raise _unknown(node)
-    if node.tag == _FLOAT and not math.isfinite(made):
+    if isinstance(made, float) and not math.isfinite(made):
         raise ValueError(f'{node.value} is not a finite number{_mark(node)}')
     if node.tag in (_FLOAT, _INT) and _OTHER_BASE.match(node.value):
         raise ValueError(

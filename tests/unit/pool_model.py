@@ -42,7 +42,7 @@ class Slot:
             used=self.used,
             free=not self.used and not self.broken,
             fixed=now < self.rests_until,
-            traits=self.traits,
+            kinds=(filling.Kind(traits=self.traits),),
         )
 
 

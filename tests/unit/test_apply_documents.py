@@ -122,6 +122,37 @@ def test_errors_name_line_key_and_value(old, new, line, field, expected):
     assert field in shown
 
 
+@pytest.mark.parametrize(
+    ('text', 'line', 'field'),
+    [
+        (
+            'mdevs:\n- device: mtty\n  type: mtty-1\n  count: 2.0\n',
+            5,
+            'mdevs[0].count',
+        ),
+        ('pools:\n- {function: a, min_free: 1.0}\n', 3, 'pools[0].min_free'),
+        ('offered:\n- {num_vfs: 2.0}\n', 3, 'offered[0].num_vfs'),
+        ('mdevs:\n- {device: a, type: b, count: true}', 3, 'mdevs[0].count'),
+    ],
+)
+def test_a_number_that_is_no_integer_in_python(text, line, field):
+    """JSON schema takes 2.0 as a whole number."""
+    found, shown = fails(f'version: 1\n{text}')
+    assert found['field'] == field
+    assert found['subject'] == f'host.yaml, line {line}', shown
+    assert field in shown
+
+
+@pytest.mark.parametrize('value', ['2026-11-29', '!!set {x}', '!!binary aGk='])
+def test_values_that_json_does_not_have(value):
+    found, shown = fails(
+        f'version: 1\nreserved:\n- device: fpga\n  project: {value}\n'
+    )
+    assert found['subject'] == 'host.yaml'
+    assert 'in YAML' in shown
+    assert 'line 4' in shown
+
+
 def test_reserved_devices_are_written_as_they_are_read():
     text = YAML + (
         'reserved:\n'

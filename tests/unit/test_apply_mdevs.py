@@ -17,6 +17,7 @@ from os_acc import exception
 from os_acc import migration
 from os_acc import objects
 from os_acc.desired import export
+from os_acc.journal import desired as rows
 from os_acc.kernel import mdev
 from os_acc.operations import preview
 from os_acc.privileged.mdev import devices as privileged
@@ -83,6 +84,28 @@ def test_made_and_removed(here):
     assert here.snapshot() == before
     assert records.mdevs.names() == []
     assert apply().steps == []
+
+
+def test_a_journal_with_a_number_that_is_now_refused(here):
+    """An earlier version accepted 2.0. Another document replaces it."""
+    apply(2)
+    made = there()
+    document = {'version': 1}
+    document['offered'] = export.export(os_acc._host)['offered']
+    journal = os_acc._host.journal
+    text = journal.desired().document.replace('"count": 2', '"count": 2.0')
+    assert '2.0' in text
+    journal.save_desired(rows.Desired(text))
+    (step,) = os_acc.apply_again().steps
+    assert step.result == 'failed'
+    assert 'mdevs[0].count is 2.0' in step.reason
+    assert there() == made
+    one = [{'device': PARENT, 'type': KIND}]
+    assert 'changed' in results(os_acc.apply(document | {'mdevs': one}))
+    assert len(there()) == 1
+    journal.save_desired(rows.Desired(text))
+    assert 'changed' in results(os_acc.apply(document))
+    assert there() == []
 
 
 def test_a_request_gets_one_that_is_there(here):

@@ -128,6 +128,18 @@ def test_a_byte_order_mark_is_left_out():
         ('a: -010', '-010 means -8 in YAML'),
         ('a: {b: 0000:3b:00.0, c: 0000:08:00.0}', '0000:08:00.0 means 480.0'),
         ('a: 12:34:56:12:34:56', '12:34:56:12:34:56 means 9783981296'),
+        (
+            'a: 1\nb: 2026-11-29',
+            "'2026-11-29' is of type timestamp in YAML, expected text, a "
+            'number, a list or a mapping; text may need quotes at line 2, '
+            'column 4',
+        ),
+        ('a: 2026-11-29 01:02:03', 'is of type timestamp in YAML'),
+        ('a: 1\nb: !!set {x}', 'it is of type set in YAML, expected text'),
+        ('a:\n  - !!set {x: null}', 'at line 2, column 5'),
+        ('a: !!omap [x: 1]', 'it is of type omap in YAML'),
+        ('a: !!pairs [x: 1]', 'it is of type pairs in YAML'),
+        ('a: 1\nb: !!binary aGk=', "'aGk=' is of type binary in YAML"),
     ],
 )
 def test_yaml_that_is_refused(text, said):

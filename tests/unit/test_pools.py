@@ -20,6 +20,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc.desired import documents
 from os_acc.desired import pools
+from os_acc.desired import regions
 from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.kinds.fake.driver import driver as fake_driver
@@ -49,7 +50,7 @@ class Host:
     def now(self):
         return datetime.datetime.now(datetime.UTC) + self.passed
 
-    def wait(self, seconds=pools.REST + 1):
+    def wait(self, seconds=regions.REST + 1):
         self.passed += datetime.timedelta(seconds=seconds)
 
     def apply(self, *found, **others):
