@@ -253,8 +253,13 @@ class Kubelet:
 
     # --- the container runtime
 
-    def start_pod(self, name: str, ids: list[str]) -> tuple[str, str]:
-        """Start a Pod with one container, without CAP_MKNOD."""
+    def start_pod(
+        self, name: str, ids: list[str], privileged: bool = False
+    ) -> tuple[str, str]:
+        """Start a Pod with one container, without CAP_MKNOD.
+
+        :param privileged: with all capabilities and devices, as kube-proxy
+        """
         host = cri.NamespaceOption(network=cri.NODE)
         sandbox = cri.PodSandboxConfig(
             metadata=cri.PodSandboxMetadata(
@@ -263,10 +268,11 @@ class Kubelet:
             linux=cri.LinuxPodSandboxConfig(
                 cgroup_parent='/os-acc-dra',
                 security_context=cri.LinuxSandboxSecurityContext(
-                    namespace_options=host
+                    namespace_options=host, privileged=privileged
                 ),
             ),
         )
+        dropped = cri.Capability(drop_capabilities=['MKNOD'])
         pod = self.runtime.RunPodSandbox(
             cri.RunPodSandboxRequest(config=sandbox), timeout=120
         ).pod_sandbox_id
@@ -278,7 +284,8 @@ class Kubelet:
             linux=cri.LinuxContainerConfig(
                 security_context=cri.LinuxContainerSecurityContext(
                     namespace_options=host,
-                    capabilities=cri.Capability(drop_capabilities=['MKNOD']),
+                    privileged=privileged,
+                    capabilities=None if privileged else dropped,
                 )
             ),
         )

@@ -283,6 +283,24 @@ def test_a_claim_of_two_pods(pods):
 
 
 @pytest.mark.timeout(1200)
+def test_a_privileged_pod_keeps_no_device(pods):
+    """Such as kube-proxy, which has all device files of the node."""
+    neighbour = pods.kubelet.start_pod('proxy', [], privileged=True)
+    try:
+        assert pods.sees(neighbour) == ['acc0', 'acc1']
+        claim = pods.claim('one', NAMES[0])
+        pod = pods.run('one', claim)
+        # The Pod of the claim has it until it ends.
+        with pytest.raises(PrepareFailed, match=r'process|container'):
+            pods.ask('unprepare', claim)
+        pods.end(pod)
+        pods.ask('unprepare', claim)
+        assert pods.written() == []
+    finally:
+        pods.kubelet.stop_pod(*neighbour)
+
+
+@pytest.mark.timeout(1200)
 def test_the_metadata_file_in_a_container(pods, tmp_path):
     """No PCI function is here: only what the driver adds to one is real."""
     claim = pods.claim('vm', NAMES[0])
