@@ -83,7 +83,7 @@ def vans(
     :raises TargetError: if they are not those of the plan
     """
     try:
-        made = objects.VANList.obj_from_primitive(answer.get('vans'))
+        made = objects.VANList.obj_from_primitive(answer['vans'])
         found = {van.uuid: van for van in made.objects}
         is_whole = all(isinstance(van, objects.VAN) for van in made.objects)
     except Exception as err:
@@ -112,7 +112,8 @@ def error(found: Any, called: str) -> exception.TargetError:
     :param called: what errors call the target
     """
     read = found if isinstance(found, Mapping) else {}
-    name, text, code = (read.get(each) for each in ('class', 'text', 'code'))
+    name, text = read.get('class'), read.get('text')
+    code: Any = read.get('code')
     if not isinstance(name, str) or not isinstance(text, str):
         return exception.TargetError(
             target=called,
