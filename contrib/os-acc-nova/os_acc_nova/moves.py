@@ -206,9 +206,8 @@ def finish_lost(nodes: Collection[str]) -> None:
     that another instance may get its devices. If a host died while an
     instance moved, and the instance was evacuated to a third host, Nova calls
     neither of the two hosts of the move. What an instance that was deleted
-    has on its target is released after migration_timeout. An error is only
-    logged. What
-    others move, such as the command os-acc migrate, is theirs.
+    has on its target is released after migration_timeout. What others move,
+    such as the command os-acc migrate, is theirs. An error is only logged.
 
     :param nodes: the names of the compute nodes of this host
     """
