@@ -199,6 +199,18 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         lambda p: partitions.restores(f'../devices/{p.disk}'),
         exception.InvalidRequest,
     ),
+    'ask what a work queue of a path would lose': (
+        lambda p: idxd_devices.lets_go(f'../devices/{p.disk}'),
+        exception.InvalidRequest,
+    ),
+    'ask what a mediated device of a path was': (
+        lambda p: mdev.lets_go('../x', p.mdev_parent, p.mdev_type),
+        Invalid,
+    ),
+    "ask whether an administrator's mediated device would go": (
+        lambda p: mdev.lets_go(p.mdev, p.mdev_parent, p.mdev_type),
+        False,
+    ),
     'restore partitions that were not set': (
         lambda p: partitions.let_go(p.disk, 5.0),
         False,

@@ -288,11 +288,14 @@ def _attempt(host: host_module.Host, step: steps.Step) -> objects.ApplyStep:
 
 
 def _preview(step: steps.Step) -> objects.ApplyStep:
-    if step.act is None:
-        return _report_of(step, results.UNCHANGED)
     if step.fault is not None:
         return _report_of(step, results.FAILED, step.fault)
-    users = '; '.join(step.users()) or None
+    try:
+        if step.act is None or not step.changes():
+            return _report_of(step, results.UNCHANGED)
+        users = '; '.join(step.users()) or None
+    except Exception as err:
+        return _report_of(step, results.FAILED, exception.describe(err))
     return _report_of(step, results.WOULD_CHANGE, users)
 
 

@@ -63,7 +63,10 @@ def find(
             users = functools.partial(_users, host, device)
             # Also if it is gone: root may have a record of it.
             act = functools.partial(_let_go, host, device)
-            yield steps.Step(PART, name, now, _MISSING, act, users)
+            changes = functools.partial(_lets_go, host, device)
+            yield steps.Step(
+                PART, name, now, _MISSING, act, users, changes=changes
+            )
         elif there and name in done:
             yield steps.Step(PART, name, now, now)
         else:
@@ -136,7 +139,7 @@ def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
 def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
     """Remove a device that the document has no more, if nobody has it.
 
-    :returns: False: it was gone before
+    :returns: False: it was gone before, or others have made it, and it stays
     """
     from os_acc.privileged.mdev import devices as privileged
 
@@ -157,7 +160,17 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
             )
     if not done:
         LOG.warning('mdev %s stays: others have made it', device.uuid)
-    return there
+    return there and done
+
+
+def _lets_go(host: host_module.Host, device: mdev.Mdev) -> bool:
+    """Whether _let_go() would remove a device, if nobody has it."""
+    from os_acc.privileged.mdev import devices as privileged
+
+    if mdev.find(device.uuid) is None:
+        return False
+    with host.acting_for():
+        return privileged.lets_go(device.uuid, device.parent, device.type)
 
 
 def _users(host: host_module.Host, device: mdev.Mdev) -> list[str]:

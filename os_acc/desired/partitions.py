@@ -49,7 +49,10 @@ def find(
         if (mode := wanted.get(card)) is None:
             act = functools.partial(_let_go, host, card)
             users = functools.partial(_users_of_undo, host, card)
-            yield steps.Step(PART, card, now, 'as before', act, users)
+            changes = functools.partial(_restores, host, card)
+            yield steps.Step(
+                PART, card, now, 'as before', act, users, changes=changes
+            )
         elif now == mode:
             yield steps.Step(PART, card, now, now)
         else:
@@ -129,14 +132,17 @@ def _users_of_undo(host: host_module.Host, card: str) -> list[str]:
 
     Nobody is if the card has this mode already.
     """
+    return _users(host, card, None) if _restores(host, card) else []
+
+
+def _restores(host: host_module.Host, card: str) -> bool:
+    """Whether _let_go() would change the mode of a card."""
     from os_acc.privileged.devfile import partitions as privileged
 
     if pci.find(card) is None:
-        return []
+        return False
     with host.acting_for():
-        if not privileged.restores(card):
-            return []
-    return _users(host, card, None)
+        return privileged.restores(card)
 
 
 def _refuse(card: str, users: list[str]) -> None:

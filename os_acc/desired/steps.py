@@ -28,6 +28,11 @@ def nobody() -> list[str]:
     return []
 
 
+def certainly() -> bool:
+    """A step changes something."""
+    return True
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """A step. It changes one thing, and finishes or undoes an earlier one.
@@ -42,6 +47,8 @@ class Step:
     :ivar users: says who would be in the way now, a clause for each
     :ivar fault: why it would fail, as far as that is known before; None:
         nothing is known
+    :ivar changes: whether act would change something. If not, it only forgets
+        what os-acc knew
     """
 
     part: str
@@ -51,6 +58,7 @@ class Step:
     act: Callable[[], object] | None = None
     users: Callable[[], list[str]] = nobody
     fault: str | None = None
+    changes: Callable[[], bool] = certainly
 
 
 def tried(

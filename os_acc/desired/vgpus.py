@@ -27,12 +27,14 @@ from os_acc.kernel import vgpu
 from os_acc.kernel import vgpu_cards
 from os_acc.kinds.vgpu import rules
 from os_acc.kinds.vgpu.driver import driver as vgpu_driver
+from os_acc.refusals.reasons import Category
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 
 PART = 'vgpus'
 _NONE = 'no vGPU type'
+_LASTING = (Category.NOT_OFFERED, Category.UNSUITABLE)
 
 
 def find(
@@ -72,10 +74,18 @@ def find(
 
 
 def _fault(specs: device_spec.Specs, vf: str) -> str | None:
-    """Why a VF cannot have a type, as far as that is seen."""
+    """Why a VF cannot have a type, whoever has the card."""
     try:
-        specs.check(pci.get(vf))
-    except exception.DeviceNotFound as err:
+        function = pci.get(vf)
+        spec = specs.check(function)
+        card = vgpu_cards.Card.read(pci.get(function.parent))
+        # A card with vGPUs may not list the types that it can have otherwise.
+        if vf in card.current and any(card.current.values()):
+            return None
+        for obstacle in rules.vgpu_obstacles(function, spec, card=card):
+            if obstacle.category in _LASTING:
+                return exception.describe(obstacle.error())
+    except Exception as err:
         return exception.describe(err)
     return None
 

@@ -53,7 +53,9 @@ def find(
         now = _text(device)
         if address not in wanted:
             act = functools.partial(_let_go, host, address)
-            yield steps.Step(PART, address, now, 'only for instances', act)
+            changes = functools.partial(_lets_go, host, address)
+            after = 'only for instances'
+            yield steps.Step(PART, address, now, after, act, changes=changes)
             continue
         layout = _layout(specs, address, device)
         if (
@@ -202,3 +204,13 @@ def _let_go(host: host_module.Host, address: str) -> bool:
             return False
         with host.acting_for():
             return privileged.let_go(address, host.conf.os_acc.device_timeout)
+
+
+def _lets_go(host: host_module.Host, address: str) -> bool:
+    """Whether _let_go() would do something."""
+    from os_acc.privileged.idxd import devices as privileged
+
+    if pci.find(address) is None:
+        return False
+    with host.acting_for():
+        return privileged.lets_go(address)

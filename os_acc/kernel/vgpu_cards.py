@@ -51,7 +51,7 @@ class Card:
 
         :param wanted: the id of the type, or its name
         """
-        if wanted.isdigit():
+        if wanted.isdecimal():
             return int(wanted)
         for kinds in (*self.possible.values(), vgpu_config.load().names):
             for number, name in kinds.items():

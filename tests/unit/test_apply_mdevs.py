@@ -200,8 +200,21 @@ def test_others_have_made_one(here):
     (step,) = apply(1).steps
     assert (step.result, there()) == ('in the way', [name])
     assert 'somebody else has created it' in step.reason
-    apply()
+    for check in (True, False):
+        assert results(apply(check=check)) == ['unchanged']
     assert there() == [name]
+
+
+def test_one_that_has_gone(here):
+    """There is nothing to remove. Root's record goes."""
+    apply(1)
+    (name,) = there()
+    here.write(str(here.sys / 'bus/mdev/devices' / name / 'remove'), '1')
+    assert there() == []
+    for check in (True, False):
+        assert records.mdevs.names() == [name]
+        assert results(apply(check=check)) == ['unchanged']
+    assert records.mdevs.names() == []
 
 
 def test_the_kernel_refuses(here):

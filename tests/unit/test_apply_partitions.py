@@ -160,7 +160,7 @@ def test_an_instance_is_in_the_way_of_the_undo(cards):
 def test_nobody_is_in_the_way_of_an_undo_of_nothing(cards):
     apply('SPX')
     plug(named(f'{CARD}+drm+renderd'))
-    assert step(apply(check=True)).result == 'would change'
+    assert step(apply(check=True)).result == 'unchanged'
     assert step(apply()).result == 'unchanged'
 
 
@@ -286,7 +286,10 @@ def test_what_somebody_else_has_set_stays(cards, kernel):
     assert cards.mode(CARD) == 'DPX'
     apply('CPX')
     cards.set(CARD, 'QPX')
-    apply()
+    assert step(apply(check=True)).result == 'unchanged'
+    assert records.partitions.names() == [CARD]
+    assert step(apply()).result == 'unchanged'
+    assert records.partitions.names() == []
     assert cards.mode(CARD) == 'QPX'
     assert writes(kernel) == ['CPX']
 

@@ -60,6 +60,33 @@ def test_the_address_of_no_vf(card, check):
     assert (step.result, 'has none' in step.reason) == ('failed', True)
 
 
+@pytest.mark.parametrize('check', [True, False])
+@pytest.mark.parametrize('address', [PF, '0000:55:00.0'])
+def test_the_address_of_another_function(card, kernel, address, check):
+    """It is offered, but is no VF of an NVIDIA card."""
+    kernel.add_function('0000:55:00.0', '10de:1eb8', 0x030200)
+    found = {each.name: each for each in apply(address, VF, check=check).steps}
+    assert found[address].result == 'failed'
+    assert 'nvidia/current_vgpu_type' in found[address].reason
+    assert found[VF].result == ('would change' if check else 'changed')
+
+
+@pytest.mark.parametrize('check', [True, False])
+@pytest.mark.parametrize('kind', ['NVIDIA A99', '\u00b2', '7'])
+def test_a_type_that_the_card_does_not_have(card, kind, check):
+    steps = apply(VF, check=check, kind=kind).steps
+    (found,) = (each for each in steps if each.part == 'vgpus')
+    assert found.result == 'failed'
+    assert 'NVIDIA A40-1Q' in found.reason
+
+
+def test_a_check_of_a_card_that_has_another_type(card):
+    """Its types are unknown until that has gone."""
+    apply(VF)
+    found = apply(VF, check=True, kind='NVIDIA A40-2Q').steps
+    assert [each.result for each in found] == ['would change'] * 2
+
+
 def test_an_instance_leaves_the_type_there(card):
     apply(VF)
     for wanted in (devices.pci(VF), devices.wanted('VGPU')):

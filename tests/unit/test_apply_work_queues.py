@@ -282,7 +282,30 @@ def test_a_device_that_has_gone(dsa, kernel):
     apply(DSA)
     kernel.remove_function(DSA)
     assert step(apply(DSA)).result == 'failed'
+    assert apply(check=True).results() == {'unchanged'}
     assert apply().results() == {'unchanged'}
+    assert apply().steps == []
+
+
+@pytest.mark.parametrize('recorded', [True, False])
+def test_a_check_of_an_undo(dsa, recorded):
+    """It asks root what is to be undone."""
+    apply(DSA)
+    if not recorded:
+        records.idxd_devices.delete(DSA)
+    result = 'change' if recorded else 'unchanged'
+    assert step(apply(check=True)).result.removeprefix('would ') == result
+    assert records.idxd_devices.names() == [DSA] * recorded
+    assert step(apply()).result.removesuffix('d') == result.removesuffix('d')
+    assert (dsa.state == 'disabled') == recorded
+
+
+def test_a_check_of_an_undo_for_an_instance(dsa):
+    """The device stays set up for it. That is a change, but only one."""
+    apply(DSA)
+    os_acc.plug(devices.instance(), [wanted()])
+    assert step(apply(check=True)).result == 'would change'
+    assert step(apply()).result == 'changed'
     assert apply().steps == []
 
 

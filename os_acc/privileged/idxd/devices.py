@@ -138,6 +138,21 @@ def let_go(address: str, seconds: float) -> bool:
     )
 
 
+@context.entry
+def lets_go(address: str) -> bool:
+    """Say whether let_go() would do something.
+
+    :raises DeviceNotFound: if there is no such function
+    """
+    function = arguments.there(address)
+    known = records.idxd_devices.read(address)
+    if known is None:
+        return False
+    return known.kept or not (
+        idxd_notes.in_use(function) or idxd_notes.layout_of(function) is None
+    )
+
+
 def _is_kept(function: pci.Function) -> bool:
     known = records.idxd_devices.read(function.address)
     return known is not None and known.ids == function.ids and known.kept

@@ -161,6 +161,14 @@ def let_go(uuid: str, parent: str, kind: str, seconds: float) -> bool:
 
 
 @context.entry
+def lets_go(uuid: str, parent: str, kind: str) -> bool:
+    """Say whether let_go() would remove a device that no VAN has."""
+    wanted = arguments.an_mdev(uuid, parent, kind)
+    known = records.mdevs.read(uuid)
+    return known is not None and mdev.find(uuid) == wanted
+
+
+@context.entry
 @notes.undoes_own(returns=True)
 def remove(
     uuid: str, parent: str, kind: str, release_seconds: float, seconds: float
