@@ -229,9 +229,10 @@ def take_back(
     prepare_module.make_intact(
         host, entries, step, live=bool(runs) and not detached
     )
-    # The plugin has taken them out of the definition too.
-    live = runs is not False or guests.exists(host, entries) is not False
-    _attach(host, detached, step, live=live)
+    if detached:
+        # The plugin has taken them out of the definition too.
+        live = runs is not False or guests.exists(host, entries) is not False
+        _attach(host, detached, step, live=live)
     for entry in entries:
         entry.van.migration_uuid = None
     _settle(host, entries, step)
