@@ -16,10 +16,18 @@ import shutil
 
 import device_nodes
 
+import os_acc
 from os_acc.kernel import device_file
 
 PARTS = {'SPX': 1, 'DPX': 2, 'QPX': 4, 'CPX': 8}
 MOST = 8
+CLASS = 'CUSTOM_GPU'
+#: Offers all of them, by device_spec.
+ENTRY = {
+    'devices': '/dev/dri/renderD*',
+    'with': ['/dev/kfd', '/dev/dri/card*'],
+    'resource_class': CLASS,
+}
 FILES = ('current_compute_partition', 'available_compute_partition')
 
 
@@ -139,3 +147,19 @@ class Cards:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         if not self.ignores:
             self.set(path.parent.name, text)
+
+
+def installed(kernel, monkeypatch, *cards: str) -> Cards:
+    """Make cards on a generated kernel, which os_acc finds.
+
+    :param cards: their PCI addresses
+    """
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    kernel.add_driver('amdgpu')
+    nodes = device_nodes.Nodes(kernel)
+    nodes.install(monkeypatch)
+    made = Cards(kernel, nodes)
+    for each in cards:
+        made.add(each)
+    os_acc.initialize(reset=True)
+    return made

@@ -214,7 +214,7 @@ class Migrate(answers.Command):
 
 
 def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
-    """The instance that INSTANCE names.
+    """The instance that the argument INSTANCE names.
 
     :raises InvalidRequest: if it has nothing on this host
     """

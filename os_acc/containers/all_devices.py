@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Which containers have all devices of the host: privileged ones.
+"""Finds privileged containers, which have all devices of the host.
 
 A runtime gives a privileged container each device file that the host has then,
 and the capabilities of root. On a node of Kubernetes, kube-proxy and the
@@ -38,7 +38,7 @@ def has(task: str) -> bool:
     files of the kernel's memory, of which no container needs all.
 
     :param task: the directory of a process or thread in /proc
-    :returns: False if that is not known for sure
+    :returns: False: it is in none, or that is unknown
     :raises PrivilegeError: as device_cgroup.allowed()
     """
     if not _is_root(task) or device_cgroup.names_devices(task):

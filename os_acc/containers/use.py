@@ -134,7 +134,11 @@ class _Scan:
     def user(self, pid: str, tasks: list[str]) -> User | None:
         """Describe a process in a container that has one of the devices."""
         container = self._container(tasks)
-        opened = next(
+        shown = next(filter(None, map(self._shown, tasks)), None)
+        is_seen = bool(container) and container in self._seen
+        if (shown or is_seen) and any(map(all_devices.has, tasks)):
+            shown, is_seen = None, False
+        has = shown or next(
             (
                 self._by_number[number]
                 for number in open_files.open_devices(pid)
@@ -142,15 +146,7 @@ class _Scan:
             ),
             None,
         )
-        shown = next(filter(None, map(self._shown, tasks)), None)
-        is_seen = bool(container) and container in self._seen
-        if (
-            opened is None
-            and (shown is not None or is_seen)
-            and any(map(all_devices.has, tasks))
-        ):
-            return None
-        if (has := shown or opened) is not None:
+        if has is not None:
             what = f'has {has}'
         elif (number := self._allowed(tasks)) is not None:
             what = f'may open {self._by_number[number]}'

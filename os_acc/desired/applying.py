@@ -115,8 +115,8 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
         return None
     except Exception as err:
         _log(err)
-        step = steps.hopeless(
-            'document', steps.OTHERS, 'unknown', 'as the document says', err
+        step = steps.Step(
+            'document', steps.OTHERS, 'unknown', 'as the document says'
         )
         failed = _report_of(step, results.FAILED, exception.describe(err))
         return objects.ApplyReport(steps=[failed])
@@ -196,7 +196,7 @@ def _finish(
 def _left(
     part: str, before: rows.Desired | None, made: objects.ApplyReport
 ) -> list[str]:
-    """The devices of a part that may still be as the earlier document says.
+    """The devices that may still be set up as the earlier document says.
 
     Also those for which no step was found, because of an error.
     """

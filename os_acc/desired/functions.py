@@ -160,9 +160,8 @@ def _inside(device: objects.Device | None, region: str) -> str | None:
 def _addresses(
     wanted: documents.Function, device: objects.Device | None
 ) -> set[str]:
-    """The addresses of a device, and of all functions of its chip."""
-    chip = device.chip if device is not None else None
-    return {wanted.device, *(chip.functions if chip is not None else ())}
+    """See place.addresses(); of a device that is not there, its own."""
+    return {wanted.device} if device is None else place.addresses(device)
 
 
 def _is_older(

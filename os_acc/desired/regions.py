@@ -54,7 +54,7 @@ def find(
     for (_, region), those in places.items():
         made = _region(document, region, those)
         if made is not None:
-            addresses = _addresses(those)
+            addresses = set().union(*map(place.addresses, those))
             rests = any(
                 each.region == region
                 and addresses & {each.device, each.address}
@@ -102,18 +102,6 @@ def _region(
     )
 
 
-def _addresses(devices: Sequence[objects.Device]) -> set[str]:
-    """The addresses of devices, and of all functions of their chip."""
-    return {
-        address
-        for each in devices
-        for address in (
-            each.address,
-            *(each.chip.functions if each.chip else ()),
-        )
-    }
-
-
 def is_near(
     at: str, now: datetime.datetime, period: datetime.timedelta
 ) -> bool:
@@ -143,7 +131,7 @@ def _reservations(
 def _resting(
     host: host_module.Host, now: datetime.datetime
 ) -> list[programs.Program]:
-    """What was programmed, or has failed, a short time ago."""
+    """The programmings of the last REST seconds, failed ones too."""
     return [
         each
         for each in host.journal.programs()

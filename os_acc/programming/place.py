@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is programmed on its own."""
+"""Says which devices are programmed together: those of one chip."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def of(device: objects.Device, region: str | None) -> tuple[str, str]:
         region; it is the same for all that is programmed together
     """
     return device.chip.address if device.chip else device.address, region or ''
+
+
+def addresses(device: objects.Device) -> set[str]:
+    """The addresses of a device, and of all functions of its chip."""
+    return {device.address, *(device.chip.functions if device.chip else ())}

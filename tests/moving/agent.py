@@ -85,7 +85,7 @@ class Agent:
                 os.kill(os.getpid(), signal.SIGKILL)
             return write(*args)
 
-        store.Commits.write = write_or_die  # type: ignore[method-assign]
+        store.Commits.write = write_or_die
 
     def plug(self, instance: str, handles: dict[str, str]) -> list[Any]:
         """Plug devices.

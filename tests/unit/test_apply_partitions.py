@@ -9,7 +9,6 @@ import uuid
 
 import amd_model
 import applied
-import device_nodes
 import devices
 import pytest
 
@@ -25,28 +24,14 @@ from os_acc.privileged.devfile import partitions as privileged
 from os_acc.privileged.devfile import records
 
 CARD, OTHER = '0000:c1:00.0', '0000:c6:00.0'
-CLASS = 'CUSTOM_GPU'
-ENTRY = {
-    'devices': '/dev/dri/renderD*',
-    'with': ['/dev/kfd', '/dev/dri/card*'],
-    'resource_class': CLASS,
-}
 
 
 @pytest.fixture
 def cards(kernel, monkeypatch):
-    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
-    kernel.add_driver('amdgpu')
-    nodes = device_nodes.Nodes(kernel)
-    nodes.install(monkeypatch)
-    made = amd_model.Cards(kernel, nodes)
-    made.add(CARD)
-    made.add(OTHER)
-    os_acc.initialize(reset=True)
-    return made
+    return amd_model.installed(kernel, monkeypatch, CARD, OTHER)
 
 
-def apply(mode=None, card=CARD, check=False, entry=ENTRY):
+def apply(mode=None, card=CARD, check=False, entry=amd_model.ENTRY):
     wanted = [{'device': card, 'compute': mode}] if mode else []
     return os_acc.apply(
         {'version': 1, 'offered': [entry], 'partitions': wanted}, check=check
@@ -130,7 +115,7 @@ def test_an_instance_is_in_the_way(cards):
     guest, van = plug(named(f'{CARD}+cpx=3+drm+renderd'))
     document = {
         'version': 1,
-        'offered': [ENTRY],
+        'offered': [amd_model.ENTRY],
         'partitions': [
             {'device': CARD, 'compute': 'SPX'},
             {'device': OTHER, 'compute': 'QPX'},
@@ -166,7 +151,7 @@ def test_nobody_is_in_the_way_of_an_undo_of_nothing(cards):
 
 def test_a_whole_card_and_its_partitions(cards):
     """A VAN that has the function excludes each partition, and vice versa."""
-    apply('CPX', entry=ENTRY | {'resource_class': CLASS})
+    apply('CPX', entry=amd_model.ENTRY | {'resource_class': amd_model.CLASS})
     devices.spec({'address': CARD})
     os_acc.initialize(reset=True)
     guest, _ = plug(named(f'{CARD}+cpx=5+drm+renderd'))
@@ -257,7 +242,7 @@ def test_a_wrong_document(cards):
 
 
 def test_root_checks_its_arguments(cards, kernel):
-    devices.spec(ENTRY)
+    devices.spec(amd_model.ENTRY)
     with devices.acting():
         for card, error in (
             ('card0', exception.InvalidRequest),

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import amd_model
-import device_nodes
 import devices
 import pytest
 
@@ -17,23 +16,11 @@ from os_acc.kernel import file_place
 
 CARD = '0000:c1:00.0'
 WHOLE = f'{CARD}+drm+renderd'
-ENTRY = {
-    'devices': '/dev/dri/renderD*',
-    'with': ['/dev/kfd', '/dev/dri/card*'],
-    'resource_class': 'CUSTOM_GPU',
-}
 
 
 @pytest.fixture
 def cards(kernel, monkeypatch):
-    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
-    kernel.add_driver('amdgpu')
-    nodes = device_nodes.Nodes(kernel)
-    nodes.install(monkeypatch)
-    made = amd_model.Cards(kernel, nodes)
-    made.add(CARD)
-    os_acc.initialize(reset=True)
-    return made
+    return amd_model.installed(kernel, monkeypatch, CARD)
 
 
 def partition(mode, number):
@@ -45,7 +32,7 @@ def apply(mode, device):
     os_acc.apply(
         {
             'version': 1,
-            'offered': [ENTRY],
+            'offered': [amd_model.ENTRY],
             'partitions': [{'device': CARD, 'compute': mode}],
             'reserved': [{'device': device, 'project': 'mine'}],
         }

@@ -132,7 +132,7 @@ def _of_devices(
 
 
 def others(root: etree._Element, vans: Sequence[objects.VAN]) -> Iterator[str]:
-    """Which devices of this host a domain has besides those of VANs.
+    """Find the devices of this host that a domain has, but no VAN.
 
     On another host, the same name means another device or none.
 

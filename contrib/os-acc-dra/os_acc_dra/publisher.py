@@ -78,7 +78,7 @@ class Publisher:
         self._changed = threading.Event()
         self._ended = threading.Event()
         self._wanted = features or slices_module.Features()
-        # What the API server has kept of these, as far as it is known.
+        # Without those that the API server is known not to keep.
         self._features = self._wanted
         # What the last whole discovery has found.
         self._observed: health.Observed | None = None

@@ -250,7 +250,7 @@ def _is_lost(
 ) -> bool:
     """Say whether an instance is elsewhere, and cannot come back.
 
-    :param vans: those of the move, in one state
+    :param vans: the VANs of the move; all have the same state
     """
     context = nova_context.get_admin_context()
     outgoing = vans[0].state == states.OUTGOING
