@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Devices that a document of os-acc apply reserves: who may have them.
+"""Devices that are reserved: who may have them.
 
-One rule for all kinds. The document is in the journal. The rule is checked
-before a VAN is given a device (attach), before a device is programmed for a
-VAN (programming), and by the dry run, the report of devices and the doctor. A
-VAN keeps what it has.
+A document of os-acc apply reserves some, and a device of one_time_use is
+reserved once an instance has had it. Both are in the journal. One rule for all
+kinds. It is checked before a VAN is given a device (attach), before a device
+is programmed for a VAN (programming), and by the dry run, the report of
+devices and the doctor. A VAN keeps what it has.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.kernel import file_place
 from os_acc.refusals import reasons
+from os_acc.refusals import refusals
 from os_acc.refusals import report_refusals
 from os_acc.texts import forms
 
@@ -37,6 +39,8 @@ class Reserved:
     :ivar function: only requests for this function get it; None: any
     :ivar project: only instances of this project get it; None: any
     :ivar ahead_of_time: it is not programmed for an instance
+    :ivar used: nobody gets it, because one_time_use is set, and this instance
+        had it; None: see the others
     """
 
     device: str
@@ -44,6 +48,7 @@ class Reserved:
     function: str | None = None
     project: str | None = None
     ahead_of_time: bool = False
+    used: str | None = None
 
     @property
     def label(self) -> str:
@@ -56,6 +61,7 @@ class Reserved:
             [f'only for the function {self.function}'] * bool(self.function)
             + [f'only for the project {self.project}'] * bool(self.project)
             + ['programmed ahead of time only'] * self.ahead_of_time
+            + ([] if self.used is None else [self.used])
         )
 
     def is_about(self, addresses: Collection[str], region: str | None) -> bool:
@@ -106,6 +112,14 @@ def read(journal: journal_module.Journal) -> list[Reserved]:
         ) from err
 
 
+def used(journal: journal_module.Journal) -> list[Reserved]:
+    """Return the devices of one_time_use that an instance has had."""
+    return [
+        Reserved(each.address, used=each.reason)
+        for each in journal.reservations()
+    ]
+
+
 def names(device: str | None, handle: objects.AttachHandle | None) -> set[str]:
     """The addresses of a device and of an attach handle of it."""
     found = {device or ''}
@@ -137,7 +151,7 @@ def check(
 ) -> None:
     """Check that a request of an instance may have a device.
 
-    :param reservations: as read(); a plug reads them once
+    :param reservations: as read() and used(); a plug reads them once
     :param addresses: as names()
     :param region: None or empty: the whole device
     :param function: that the request names
@@ -151,6 +165,10 @@ def check(
         if reason is None and each.project not in (None, project):
             reason = report_refusals.FOR_PROJECT.reason(
                 project=each.project, wanted=project or 'none'
+            )
+        if each.used is not None:
+            reason = refusals.RESERVED.reason(
+                reason=each.used, address=each.device
             )
         if reason is not None:
             raise exception.DeviceBusy(device=each.label, reason=reason.text)

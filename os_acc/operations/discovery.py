@@ -217,12 +217,13 @@ def exclusions(
 def _show_reserved(
     host: host_module.Host, devices: list[objects.Device]
 ) -> list[str]:
-    """Say of each free handle for whom a document has reserved it.
+    """Say of each free handle that it is reserved, and for whom.
 
     :returns: why that failed, if it did
     """
     try:
         reservations = reserved.read(host.journal)
+        reservations += reserved.used(host.journal)
     except exception.ExceptionBase as err:
         return [f'which devices are reserved is unknown: {err}']
     for device in devices if reservations else ():

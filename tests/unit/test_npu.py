@@ -383,6 +383,20 @@ def test_one_tenant_at_a_time(npu, first, second):
     os_acc.unplug(other)
 
 
+@pytest.mark.parametrize('second', WAYS)
+def test_one_time_use(npu, run, second):
+    """Whatever device_spec says by the time of the second."""
+    devices.spec({'address': NPU, 'bind': 'libvirt', 'one_time_use': True})
+    instance, _ = plug(devices.pci(NPU))
+    os_acc.unplug(instance)
+    request = second(npu)
+    error = devices.refused(request)
+    assert 'it is reserved' in str(error)
+    assert f'os-acc device free {NPU}' in str(error)
+    assert run('device', 'free', NPU).code == 0
+    plug(request)
+
+
 def test_a_function_of_its_group_by_vfio(npu, model):
     for address in ('0000:10:00.0', '0000:10:00.1'):
         model.add(address, group=40)
