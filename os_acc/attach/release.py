@@ -149,25 +149,25 @@ def _mark(
 
     :returns: the entries that may be undone
     """
-    # If this write fails, a VAN whose row says "plugged" must keep its
-    # device. A row in any other state already says that there is something to
-    # undo.
-    plugged = {e.van.uuid for e in entries if e.van.state == states.PLUGGED}
+    # If this write fails, a VAN whose row says that both halves are done must
+    # keep its device. A row in any other state already says that there is
+    # something to undo.
+    whole = {e.van.uuid for e in entries if e.van.state in states.WHOLE}
     try:
         host.journal.mark(entries, states.UNPLUGGING)
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
     else:
         return list(entries)
-    if plugged:
-        plugged = _still_plugged(host, plugged, entries[0].van.instance_uuid)
-    return [e for e in entries if e.van.uuid not in plugged]
+    if whole:
+        whole = _still_whole(host, whole, entries[0].van.instance_uuid)
+    return [e for e in entries if e.van.uuid not in whole]
 
 
-def _still_plugged(
+def _still_whole(
     host: host_module.Host, uuids: set[str], instance_uuid: str
 ) -> set[str]:
-    """Return those of uuids whose rows have the state "plugged".
+    """Return those of uuids whose rows have one of the states WHOLE.
 
     The state of a VAN object can be ahead of its row: the commit of the state
     "plugged" itself may have failed.
@@ -178,7 +178,7 @@ def _still_plugged(
         return uuids & {
             van.uuid
             for van in host.journal.vans(instance_uuid)
-            if van.state == states.PLUGGED
+            if van.state in states.WHOLE
         }
     except Exception as err:
         LOG.warning('Cannot read the states: %s', exception.describe(err))
