@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import functools
+import json
 import os
 import sqlite3
 import time
@@ -107,6 +108,59 @@ def storable(value: Any) -> Any:
     if isinstance(value, str) and not value.isascii():
         return value.encode('utf-8', 'backslashreplace').decode('utf-8')
     return value
+
+
+def columns_of(record: Any) -> dict[str, Any]:
+    """The columns of a dataclass that is a row; a tuple becomes JSON."""
+    return {
+        name: json.dumps(value) if isinstance(value, tuple) else value
+        for name, value in vars(record).items()
+    }
+
+
+def read_all(
+    db: sqlite3.Connection, table: str, cls: type[_R], order: str
+) -> list[_R]:
+    """Read a table whose columns are the fields of a dataclass."""
+    rows = execute(db, f'SELECT * FROM {table} ORDER BY {order}')
+    return [cls(**dict(row)) for row in rows]
+
+
+def put(
+    db: sqlite3.Connection,
+    table: str,
+    columns: Mapping[str, Any],
+    conflict: str = 'REPLACE',
+) -> None:
+    """Write a row in place of the one with the same key.
+
+    :param conflict: IGNORE: leave that one as it is
+    """
+    marks = ', '.join(f':{name}' for name in columns)
+    execute(
+        db,
+        f'INSERT OR {conflict} INTO {table} ({", ".join(columns)})'
+        f' VALUES ({marks})',
+        columns,
+    )
+
+
+def has(
+    db: sqlite3.Connection, table: str, columns: Mapping[str, Any]
+) -> bool:
+    """Whether a table has a row with these values."""
+    where = ' AND '.join(f'{name} IS :{name}' for name in columns)
+    found = execute(db, f'SELECT 1 FROM {table} WHERE {where}', columns)
+    return found.fetchone() is not None
+
+
+def delete(
+    db: sqlite3.Connection, table: str, columns: Mapping[str, Any]
+) -> bool:
+    """Delete the rows with these values; returns whether there were any."""
+    where = ' AND '.join(f'{name} IS :{name}' for name in columns)
+    done = execute(db, f'DELETE FROM {table} WHERE {where}', columns)
+    return done.rowcount > 0
 
 
 def code(err: sqlite3.Error) -> int | None:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from os_acc.objects.host_info import HostInfo as HostInfo
     from os_acc.objects.host_info import HostPluginInfo as HostPluginInfo
     from os_acc.objects.instance_info import InstanceInfo as InstanceInfo
-    from os_acc.objects.migration_map import MigrationChange as MigrationChange
-    from os_acc.objects.migration_map import MigrationMap as MigrationMap
-    from os_acc.objects.migration_plan import (
+    from os_acc.objects.migration import (
         MigrationAccelerator as MigrationAccelerator,
     )
-    from os_acc.objects.migration_plan import MigrationPlan as MigrationPlan
+    from os_acc.objects.migration import MigrationChange as MigrationChange
+    from os_acc.objects.migration import MigrationMap as MigrationMap
+    from os_acc.objects.migration import MigrationPlan as MigrationPlan
     from os_acc.objects.port import PortBinding as PortBinding
     from os_acc.objects.report import ApplyReport as ApplyReport
     from os_acc.objects.report import ApplyStep as ApplyStep
@@ -64,10 +64,10 @@ _MODULES = {
     'HostPluginInfo': 'host_info',
     'InstanceInfo': 'instance_info',
     'MdevHandle': 'handle',
-    'MigrationAccelerator': 'migration_plan',
-    'MigrationChange': 'migration_map',
-    'MigrationMap': 'migration_map',
-    'MigrationPlan': 'migration_plan',
+    'MigrationAccelerator': 'migration',
+    'MigrationChange': 'migration',
+    'MigrationMap': 'migration',
+    'MigrationPlan': 'migration',
     'PCIHandle': 'handle',
     'PortBinding': 'port',
     'RecoveryReport': 'report',
