@@ -52,10 +52,7 @@ class Extensions:
     optional: frozenset[str] = frozenset()
 
     def driver(self, name: str) -> driver_base.DriverBase:
-        """Return a driver by name.
-
-        :raises NoMatchingDriver: if it is not loaded
-        """
+        """Return a driver by name."""
         if name not in self.drivers:
             raise exception.NoMatchingDriver(
                 request=f'driver name {name!r}',
@@ -64,10 +61,7 @@ class Extensions:
         return self.drivers[name]
 
     def plugin(self, name: str) -> plugin_base.PluginBase:
-        """Return a plugin by name.
-
-        :raises NoMatchingPlugin: if it is not loaded
-        """
+        """Return a plugin by name."""
         if name not in self.plugins:
             raise exception.NoMatchingPlugin(
                 plugin=name,
@@ -81,8 +75,6 @@ class Extensions:
         """Return the drivers that are not loaded although this host may have
         their devices.
 
-        :param configured: the option ``[os_acc] drivers``
-        :param with_vans: the drivers that have VANs
         :returns: by name, why it is not loaded. If drivers are configured,
             these and those with VANs count; otherwise every driver that failed
         """
@@ -116,7 +108,6 @@ class Extensions:
     ) -> driver_base.DriverBase:
         """Choose the driver of a request.
 
-        :param preferred: the option ``[os_acc] drivers``
         :raises NoMatchingDriver: if no driver claims the request, if the
             driver that it names is not loaded, or if a driver's can_handle()
             failed
@@ -191,8 +182,6 @@ def load(
 
     If one fails, the error is logged, and the others still load.
 
-    :param namespace: DRIVERS or PLUGINS
-    :param base: the class that each of them must be a subclass of
     :param optional: gets the names of those that raise MissingPackage
     :returns: the instances by name, and the errors by name
     """
@@ -253,10 +242,7 @@ def load_all() -> Extensions:
 
 
 def names(namespace: str) -> list[str]:
-    """List the names of all drivers, or of all plugins; none is imported.
-
-    :param namespace: DRIVERS or PLUGINS
-    """
+    """List the names of all drivers, or of all plugins; none is imported."""
     found = stevedore_named.NamedExtensionManager[Any](namespace, names=[])
     return sorted({point.name for point in found.list_entry_points()})
 

@@ -58,7 +58,6 @@ class Locks:
     """The locks of one lock directory.
 
     :param path: the directory; created when first needed
-    :param timeout: seconds to wait for a lock
     """
 
     def __init__(self, path: str, timeout: float) -> None:
@@ -74,7 +73,6 @@ class Locks:
         :param wait: False: raise Timeout at once if the lock is held
         :raises LockTimeout: if somebody else held the lock until the timeout
         :raises LockHeld: if this thread already holds it, and wait is True
-        :raises JournalError: if the lock directory cannot be used
         """
         with self._hold('instance', uuid, self.timeout if wait else 0):
             yield
@@ -86,7 +84,6 @@ class Locks:
         """Hold the lock of a device.
 
         :param timeout: seconds to wait; 0: do not wait; None: lock_timeout
-        :raises LockTimeout, LockHeld, JournalError: as instance()
         """
         seconds = self.timeout if timeout is None else timeout
         with self._hold('device', address, seconds):
@@ -100,18 +97,13 @@ class Locks:
         taken before the lock of the instance, which each step takes.
 
         :raises LockTimeout: at once, if somebody else moves the instance
-        :raises JournalError: as instance()
         """
         with self._hold('move', uuid, 0):
             yield
 
     @contextlib.contextmanager
     def document(self, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock on this host's document, and on what it sets up.
-
-        :param timeout: as for device()
-        :raises LockTimeout, LockHeld, JournalError: as instance()
-        """
+        """Hold the lock on this host's document, and on what it sets up."""
         seconds = self.timeout if timeout is None else timeout
         with self._hold('device', _DOCUMENT, seconds, _DOCUMENT_IS_USED):
             yield
@@ -120,10 +112,7 @@ class Locks:
     def _hold(
         self, kind: str, name: str, timeout: float, what: str | None = None
     ) -> Iterator[None]:
-        """Hold a lock.
-
-        :param what: what is waited for; None: the lock
-        """
+        """Hold a lock."""
         quoted = urllib.parse.quote(name, safe=':')
         if len(quoted) > _LONGEST:
             quoted = hashlib.sha256(name.encode()).hexdigest()
@@ -167,7 +156,6 @@ class Locks:
         """Lock a file.
 
         :returns: its descriptor; None if the deadline has passed
-        :raises JournalError: if the lock directory cannot be used
         """
         try:
             while True:

@@ -82,8 +82,6 @@ def unknown(
     oslo.config ignores them. A group whose name begins with os_acc may belong
     to a package that is not loaded: only a name that resembles a known one
     counts.
-
-    :param groups: (group, options) of the drivers and plugins
     """
     known: dict[str, set[str]] = {}
     for group, options in (*_OWN, *groups):
@@ -130,11 +128,7 @@ def _is_registered(conf: cfg.ConfigOpts, group: str) -> bool:
 def check(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
 ) -> None:
-    """Refuse invalid options.
-
-    :raises InvalidRequest: if an option is invalid; the error names every
-        invalid option
-    """
+    """Refuse invalid options."""
     if found := faults(conf, groups):
         raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
 
@@ -170,8 +164,6 @@ def host(conf: cfg.ConfigOpts) -> str:
 
     Nova's own option is [DEFAULT] host, with socket.gethostname() as its
     default (nova/conf/netconf.py). Cyborg has the same option.
-
-    :raises InvalidRequest: if the option that counts cannot be read
     """
     chosen: str = value(conf, 'host')
     # conf.host exists only if the service has registered its option.

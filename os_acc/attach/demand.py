@@ -30,8 +30,6 @@ def note(
 
     A request that names its attach handle wants no other device, so it is no
     demand.
-
-    :param failed: the errors of the VANs that could not be prepared
     """
     now = events.now()
     found, new_events = [], []

@@ -34,9 +34,6 @@ class Exclusion:
     """Who has what, and whom that excludes.
 
     What the journal says is read for each question.
-
-    :param journal: says who has what
-    :param conf: has device_spec
     """
 
     def __init__(
@@ -52,7 +49,6 @@ class Exclusion:
         """Check that a VAN can have the handle and the device that are set.
 
         :param van: it is in the journal as it is now
-        :raises DeviceBusy: if another VAN has what excludes it
         """
         handle = van.handle
         if handle is None or not of_handle.is_of_device(handle.identity):
@@ -125,10 +121,7 @@ class Exclusion:
         }
 
     def _known(self, wanted: int) -> allocated.Holders:
-        """The VANs that have or request a device.
-
-        :param wanted: how many handles will be asked for
-        """
+        """The VANs that have or request a device."""
         held = [
             each
             for each in self._journal.handles()

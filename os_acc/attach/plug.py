@@ -100,7 +100,6 @@ def _take_up(
     were plugged before a reboot of the host, or whose devices are not intact,
     are prepared again.
 
-    :param plugin: the plugin that the caller has named, or None
     :returns: the entries in the order of the plans. New ones are in state
         preparing and not yet in the journal
     """
@@ -136,10 +135,7 @@ def release_half_done(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> None:
-    """Release what an earlier call has left half done.
-
-    :raises PlugException: if something could not be released
-    """
+    """Release what an earlier call has left half done."""
     if not entries:
         return
     recovery = recorder.Recorder(events.RECOVER, instance_info)
@@ -158,7 +154,6 @@ def plug_new(
 ) -> None:
     """Do all steps of new VANs; undo all of it if one fails.
 
-    :param state: that the VANs have in the end
     :param check: raises an error if the instance cannot use what the drivers
         have prepared
     """

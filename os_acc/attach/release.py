@@ -145,10 +145,7 @@ def _mark(
     entries: Sequence[journal.Entry],
     result: Released,
 ) -> list[journal.Entry]:
-    """Write to the journal that the VANs are being unplugged.
-
-    :returns: the entries that may be undone
-    """
+    """Write to the journal that the VANs are being unplugged."""
     # If this write fails, a VAN whose row says that both halves are done must
     # keep its device. A row in any other state already says that there is
     # something to undo.

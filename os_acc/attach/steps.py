@@ -47,11 +47,6 @@ class Steps:
     """The five steps of a VAN, each a call of its driver or plugin.
 
     A step that fails raises StepFailed.
-
-    :param host: has the drivers, the plugins and the journal
-    :param record: gets each step and its result
-    :param callback: gets the progress of each step; may be None
-    :raises JournalError: if the journal cannot be read
     """
 
     def __init__(
@@ -164,8 +159,6 @@ class Steps:
         later one sees the other.
 
         :param kept: what the VAN is reset to if it cannot
-        :raises DeviceBusy: if another VAN has what excludes it, or if it is
-            reserved for others
         """
         van = entry.van
         try:
@@ -188,8 +181,6 @@ class Steps:
 
         The VAN is saved already, so a caller that programs the device from
         now on sees that the VAN uses it.
-
-        :raises DeviceError: if the programming failed or has not ended
         """
         if van.device is None:
             return
@@ -363,10 +354,7 @@ class Steps:
 def failure(
     van: objects.VAN, step: str, err: BaseException
 ) -> exception.StepFailed:
-    """Make the error of a step.
-
-    :param err: what the driver or plugin raised
-    """
+    """Make the error of a step."""
     return exception.StepFailed(
         van=van.uuid,
         step=step,

@@ -231,10 +231,7 @@ def unreadable(rows: list[sqlite3.Row]) -> list[UnreadableRow]:
 def read(
     path: str, row: sqlite3.Row, decode: Callable[[sqlite3.Row], _R]
 ) -> _R:
-    """Read a row that must be readable.
-
-    :raises JournalError: if it cannot be read; the error names the VAN
-    """
+    """Read a row that must be readable."""
     try:
         return decode(row)
     except Exception as err:

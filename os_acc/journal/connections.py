@@ -35,9 +35,6 @@ class Connections:
     connections read while another one writes. Before each use, the file is
     compared with the one that was opened. If another journal has been put in
     its place, the new file is checked and used from then on.
-
-    :param state_path: the journal's directory
-    :param timeout: seconds to wait for another process
     """
 
     def __init__(self, state_path: str, timeout: float) -> None:
@@ -60,9 +57,6 @@ class Connections:
         """Call act with a connection, and return its result.
 
         :param act: only reads, and fetches all rows before it returns
-        :raises JournalMissing: if there is no journal yet
-        :raises JournalError: if the journal was removed, is damaged or cannot
-            be read
         """
 
         def attempt() -> _R:
@@ -76,8 +70,6 @@ class Connections:
         """Give a connection to one thread. Do not wait inside the block.
 
         A fork waits until the block ends.
-
-        :raises JournalMissing, JournalError: as read()
         """
         pid = os.getpid()
         with forking.in_use(self.path):
@@ -107,10 +99,7 @@ class Connections:
                 db.close()
 
     def check_place(self) -> None:
-        """Check that the journal is still the file that was opened.
-
-        :raises JournalError: if the file was renamed, removed or replaced
-        """
+        """Check that the journal is still the file that was opened."""
         if database.identity(self.path) != self._checked:
             raise database.error(
                 self.path,

@@ -44,10 +44,7 @@ Identity = tuple[int, int]
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open an existing file. The connection may pass between threads.
-
-    :raises sqlite3.Error: if there is no such file, or sqlite cannot open it
-    """
+    """Open an existing file. The connection may pass between threads."""
     _make_shm(path)
     # mode=rw never creates the file, even if it was removed meanwhile.
     # No cache of statements: a traceback that is taken while the connection is
@@ -197,10 +194,7 @@ def until_free(
     In a shared directory it also waits a moment if this process has found
     files of sqlite before another process has set their mode: see _make_shm().
 
-    :param timeout: seconds
     :param since: when they began, of time.monotonic(); None: now
-    :raises JournalBusy: if another connection held a lock until the timeout
-    :raises JournalError: if sqlite reports another error
     """
     start = time.monotonic() if since is None else since
     pause = _FIRST_PAUSE
@@ -234,10 +228,7 @@ def _may_pass(path: str, err: sqlite3.Error) -> bool:
 
 
 def identity(path: str) -> Identity | None:
-    """Return the identity of the file at a path; None if there is no file.
-
-    :raises JournalError: if the path cannot be examined
-    """
+    """Return the identity of the file at a path; None if there is no file."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -264,10 +255,7 @@ def hint(path: str) -> str:
 
 
 def full(directory: str) -> str | None:
-    """Say that the disk of a directory is full; None if it is not.
-
-    :raises OSError: if it cannot be examined
-    """
+    """Say that the disk of a directory is full; None if it is not."""
     disk = os.statvfs(directory)
     if disk.f_bavail * disk.f_frsize < _LITTLE:
         return f'the disk of {directory} is full'

@@ -115,8 +115,6 @@ class DeviceRecords(store.Store):
         """Note that nothing is left of failed programmings.
 
         A record that has changed in the meantime stays as it is.
-
-        :param programs: their records, as they were read before the clean-up
         """
         self._update(
             'UPDATE program SET cleaned = 1'

@@ -73,10 +73,7 @@ class Program:
         return label(self.device, self.region)
 
     def is_done(self, boot_id: str) -> bool:
-        """Whether the device has what was programmed.
-
-        :param boot_id: the present boot of the host
-        """
+        """Whether the device has what was programmed."""
         return self.state == PROGRAMMED or (
             self.state == REBOOT and self.boot_id != boot_id
         )

@@ -103,10 +103,7 @@ def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
 def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
     """Change columns of a row.
 
-    :param path: the path of the journal, for the error
     :param row: the new values; uuid and instance_uuid select the row
-    :raises DeviceBusy: if another row has the same handle
-    :raises JournalError: if there is no such row
     """
     try:
         _change_indexed(db, row)
@@ -135,10 +132,7 @@ def _set(
     names: Iterable[str],
     where: str = '',
 ) -> sqlite3.Cursor:
-    """Change columns of the row that uuid and instance_uuid select.
-
-    :param where: another condition
-    """
+    """Change columns of the row that uuid and instance_uuid select."""
     sets = ', '.join(f'{name} = :{name}' for name in names)
     return database.execute(
         db,

@@ -211,9 +211,6 @@ def migrate(db: sqlite3.Connection, path: str, change: bool = True) -> None:
     """Bring the schema to the newest version, in one transaction.
 
     :param change: False: only check that the schema is the newest
-    :raises sqlite3.Error: if sqlite reports an error, such as a lock
-    :raises JournalError: if a newer os-acc wrote the file, or if it needs a
-        migration and change is False
     """
     newest = len(MIGRATIONS)
     (version,) = db.execute('PRAGMA user_version').fetchone()
@@ -241,9 +238,6 @@ def tell_from_copies(db: sqlite3.Connection, inode: int) -> None:
     """Give a journal another UUID if its file is a copy of another file.
 
     Containers that are made from one image can have copies of a journal in it.
-
-    :param inode: the inode of the file that the connection has open
-    :raises sqlite3.Error: if sqlite reports an error, such as a lock
     """
     query = 'SELECT 1 FROM identity WHERE inode IS NOT ?'
     if db.execute(query, (inode,)).fetchone() is None:

@@ -30,15 +30,10 @@ class Store:
     It may be used from many threads (native or green) and across forks: each
     process opens its own connections when it needs them.
 
-    :param state_path: the journal's directory
-    :param timeout: seconds to wait for another writer
     :param read_only: True: never change the rows or the file, and open the
         file only when something is read; while there is no file, the journal
         reads as empty. False: create or migrate the file, and set a damaged
         one aside
-    :param program: the program or service that this process is, for events
-    :raises JournalError: if the journal cannot be opened; the error says why
-        and what to do
     """
 
     def __init__(
@@ -116,8 +111,6 @@ class Commits:
     sqlite lets one connection write at a time, and lets those who wait try
     again after pauses. Threads of one process need no pauses: they wait for a
     mutex.
-
-    :param connected: the connections to the journal
     """
 
     def __init__(self, connected: connections.Connections) -> None:
@@ -145,8 +138,6 @@ class Commits:
             must change nothing but the journal
         :param is_there: returns whether the journal has what act writes. It
             is called if a commit reports an error but may have succeeded
-        :returns: the result of act
-        :raises JournalBusy: if others were writing until the timeout
         :raises JournalError: if the write failed; the journal does not have
             it then
         """

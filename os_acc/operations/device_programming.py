@@ -85,10 +85,7 @@ def _note_programming(
     start: float,
     err: BaseException | None = None,
 ) -> None:
-    """Write an event.
-
-    :param start: when the programming began, by time.monotonic()
-    """
+    """Write an event."""
     made = events.Event(
         at=events.now(),
         operation=events.PROGRAM,

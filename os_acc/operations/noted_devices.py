@@ -17,10 +17,7 @@ _NOTED = ('pci', 'mdev', 'file', 'block')
 
 
 def of_plugged(vans: Iterable[objects.VAN]) -> list[tuple[objects.VAN, str]]:
-    """The devices that plugged VANs have, with the companions of each.
-
-    :returns: each VAN with the name of a device, as its note has it
-    """
+    """The devices that plugged VANs have, with the companions of each."""
     plugged = [
         each
         for each in vans

@@ -46,8 +46,6 @@ def find(
 ) -> objects.VANList:
     """List the orphans. This changes nothing and takes no lock.
 
-    :param known: the UUIDs of the instances that exist
-    :param minimum_age: see os_acc.release_orphans
     :param owner: only VANs of this owner; None: VANs of all owners
     :returns: copies. If it is unknown whether a guest exists, the VAN's error
         says why
@@ -120,10 +118,8 @@ def release_vans(
     if the plugin cannot tell whether the guest exists.
 
     :param vans: the UUIDs of the VANs; for each, that of its instance
-    :param minimum_age: see os_acc.release_orphans
     :returns: those of the VANs that are in the journal. A VAN without error
         was released. Any other keeps its device, and its error says why
-    :raises InvalidRequest: if minimum_age is wrong
     """
     _check_age(minimum_age)
     found: list[objects.VAN] = []
@@ -148,7 +144,6 @@ def _release_instance(
 ) -> list[objects.VAN]:
     """Release the orphans of one instance. Errors go into the VANs.
 
-    :param chosen: says which of its VANs to release
     :param certain: True: only if the plugin is certain that there is no
         guest; what stays is in the result too, with the reason
     """

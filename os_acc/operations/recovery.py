@@ -145,10 +145,7 @@ def _names_function(host: host_module.Host, instance_uuid: str) -> bool:
 def _recover_instance(
     host: host_module.Host, instance_uuid: str
 ) -> objects.RecoveryReport:
-    """Recover one instance. Errors go into the report.
-
-    :raises BaseException: an interruption, such as KeyboardInterrupt
-    """
+    """Recover one instance. Errors go into the report."""
     report = _empty()
     logger = log.about(LOG, instance_uuid)
     try:

@@ -195,10 +195,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def value(conf: cfg.ConfigOpts, name: str) -> Any:
-    """Read an option of [os_acc].
-
-    :raises InvalidRequest: if its value is invalid
-    """
+    """Read an option of [os_acc]."""
     return option_values.read(conf, GROUP, option(name))
 
 

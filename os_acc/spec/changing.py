@@ -57,10 +57,8 @@ def check_names(entry: dict[str, Any], name: str) -> None:
 def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
     """Write a file of device_spec_dir with entries that can be read.
 
-    :param path: see path_of()
     :raises InvalidRequest: if an entry is refused. The file then stays as it
         was
-    :raises PrivilegeError: if the file cannot be written
     """
     text = json.dumps(entries if len(entries) > 1 else entries[0])
     device_spec.parse(text)
@@ -89,8 +87,6 @@ def write(path: str, text: str) -> None:
     """Write a file, atomically. See path_of() and add().
 
     The directory is made if it does not exist.
-
-    :raises PrivilegeError: if it cannot be written
     """
     try:
         _writer_of(path)(text)
@@ -102,7 +98,6 @@ def remove(path: str) -> bool:
     """Remove a file that write() has made.
 
     :returns: False if it does not exist
-    :raises PrivilegeError: if it cannot be removed
     """
     try:
         return _writer_of(path)(None)

@@ -191,10 +191,7 @@ class Specs:
         )
 
     def check(self, function: pci.Function) -> Spec:
-        """The entry for a function.
-
-        :raises DeviceNotFound: if no entry names it, or one denies it
-        """
+        """The entry for a function."""
         return _offered(self.find(function), 'PCI function', function.address)
 
     def check_parent(self, name: str) -> Spec:
@@ -204,11 +201,7 @@ class Specs:
         return _offered(self.find_parent(name), 'mdev parent', name)
 
     def check_mdev(self, parent: str, kind: str) -> Spec:
-        """The entry for an mdev parent, if it allows an mdev type.
-
-        :param kind: the name of the mdev type
-        :raises DeviceNotFound: as check(), and if the type is not allowed
-        """
+        """The entry for an mdev parent, if it allows an mdev type."""
         spec = self.check_parent(parent)
         if not spec_parts.offers(spec, spec_parts.Part.MDEV):
             raise exception.DeviceNotFound(
@@ -369,7 +362,6 @@ def parse(text: str) -> tuple[Spec, ...]:
     """Read one value of the option, or the text of one file.
 
     :param text: JSON: an entry, or a list of entries
-    :raises InvalidRequest: if it is malformed; the error names key and value
     """
     try:
         parsed = documents.json_of(text)

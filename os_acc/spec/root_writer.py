@@ -22,8 +22,6 @@ def write(path: str, text: str | None) -> bool:
     """Write a file of device_spec_dir, or remove it.
 
     :param text: None: remove it
-    :returns: False if it is to be removed, and does not exist
-    :raises OSError: if that is not possible
     """
     if text is None:
         return atomic_file.remove(path)
@@ -52,10 +50,7 @@ class RootWriter:
             os._exit(0)
 
     def write(self, text: str | None) -> bool:
-        """Do what the function write() does.
-
-        :raises OSError: as write(), or if the process was killed
-        """
+        """Do what the function write() does."""
         try:
             self._connection.send_bytes(json.dumps(text).encode())
             answer = json.loads(self._connection.recv_bytes())

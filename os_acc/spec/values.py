@@ -53,10 +53,7 @@ _INTERFACE = re.compile(r'(?!\.{1,2}$)[^\s/:]{1,15}')
 
 
 def refuse(key: str, value: Any, expected: str) -> NoReturn:
-    """Raise the error for an invalid entry.
-
-    :raises InvalidRequest: always
-    """
+    """Raise the error for an invalid entry."""
     raise exception.InvalidRequest(
         subject='[os_acc] device_spec',
         field=key,
@@ -68,9 +65,7 @@ def refuse(key: str, value: Any, expected: str) -> NoReturn:
 def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
     """Raise the error for a key that does not exist.
 
-    :param known: the keys that do
     :param where: such as ', in an entry with idxd'
-    :raises InvalidRequest: always
     """
     near = values.meant(key, known)
     names = (
@@ -80,10 +75,7 @@ def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
 
 
 def check_keys(key: str, value: Any, known: Collection[str]) -> None:
-    """Check that an object, the value of a key, has known keys only.
-
-    :raises InvalidRequest: if it has another key, which the error names
-    """
+    """Check that an object, the value of a key, has known keys only."""
     for name in value:
         if name not in known:
             refuse(
