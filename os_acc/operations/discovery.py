@@ -76,7 +76,7 @@ def examine(driver: driver_base.DriverBase) -> Examined:
 def _faults(
     driver: driver_base.DriverBase, device: Any, place: int
 ) -> Iterator[str]:
-    """Say what is wrong with a device: its address, the field and the value."""
+    """Say what is wrong with a device: address, field and value."""
     if not isinstance(device, objects.Device):
         yield (
             f'get_devices() gave a {type(device).__name__}, expected '

@@ -93,7 +93,7 @@ def hooks(key: str, value: Any) -> tuple[Hook, ...]:
 
 
 def entry_of(edits: Edits) -> dict[str, Any]:
-    """Write edits as JSON gives them: env(), mounts() and hooks() read them."""
+    """Write edits as env(), mounts() and hooks() read them."""
     return _present(
         {
             'env': list(edits.env),

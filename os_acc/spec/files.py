@@ -88,7 +88,7 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_directory(path: str) -> None:
-    """Check that only root, or this process's user, can write in a directory."""
+    """Check that only root, or this process's user, can write in it."""
     real = os.path.realpath(path)
     check(path, os.stat(real))
     check_above(real)

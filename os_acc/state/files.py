@@ -34,7 +34,7 @@ _SHARED = stat.S_ISGID | stat.S_IRWXG
 
 
 def group_of(directory: str) -> int | None:
-    """Return the id of the group that shares a directory; None if none does."""
+    """The id of the group that shares a directory; None: none does."""
     found = os.stat(directory)
     return found.st_gid if is_shared(found) else None
 
