@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+from contextlib import AbstractContextManager
 import fcntl
 import hashlib
 import os
@@ -66,31 +67,28 @@ class Locks:
         # Two spellings of one directory must lead to the same locks.
         self._real = os.path.realpath(path)
 
-    @contextlib.contextmanager
-    def instance(self, uuid: str, wait: bool = True) -> Iterator[None]:
+    def instance(
+        self, uuid: str, wait: bool = True
+    ) -> AbstractContextManager[None]:
         """Hold the lock of an instance.
 
         :param wait: False: raise Timeout at once if the lock is held
         :raises LockTimeout: if somebody else held the lock until the timeout
         :raises LockHeld: if this thread already holds it, and wait is True
         """
-        with self._hold('instance', uuid, self.timeout if wait else 0):
-            yield
+        return self._hold('instance', uuid, self.timeout if wait else 0)
 
-    @contextlib.contextmanager
     def device(
         self, address: str, timeout: float | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Hold the lock of a device.
 
         :param timeout: seconds to wait; 0: do not wait; None: lock_timeout
         """
         seconds = self.timeout if timeout is None else timeout
-        with self._hold('device', address, seconds):
-            yield
+        return self._hold('device', address, seconds)
 
-    @contextlib.contextmanager
-    def move(self, uuid: str) -> Iterator[None]:
+    def move(self, uuid: str) -> AbstractContextManager[None]:
         """Hold the lock on the whole move of an instance from this host.
 
         Nobody waits for it: a move can take longer than any timeout. It is
@@ -98,15 +96,14 @@ class Locks:
 
         :raises LockTimeout: at once, if somebody else moves the instance
         """
-        with self._hold('move', uuid, 0):
-            yield
+        return self._hold('move', uuid, 0)
 
-    @contextlib.contextmanager
-    def document(self, timeout: float | None = None) -> Iterator[None]:
+    def document(
+        self, timeout: float | None = None
+    ) -> AbstractContextManager[None]:
         """Hold the lock on this host's document, and on what it sets up."""
         seconds = self.timeout if timeout is None else timeout
-        with self._hold('device', _DOCUMENT, seconds, _DOCUMENT_IS_USED):
-            yield
+        return self._hold('device', _DOCUMENT, seconds, _DOCUMENT_IS_USED)
 
     @contextlib.contextmanager
     def _hold(

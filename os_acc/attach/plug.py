@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 import logging
 
@@ -15,18 +16,25 @@ from os_acc import journal
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc.attach import demand
 from os_acc.attach import failures
 from os_acc.attach import plan as plan_module
 from os_acc.attach import prepare
 from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
+from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.kernel import sysfs
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
+
+# The errors that say that there is no device, or that none is free.
+_NONE_FREE = (
+    exception.DeviceNotFound,
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+)
 
 
 def plug(
@@ -168,7 +176,7 @@ def plug_new(
         raise
     try:
         if failed := prepare.prepare(host, entries, step):
-            demand.note(host, entries, failed)
+            _note_demand(host, entries, failed)
             raise next(iter(failed.values()))
         check()
         _set_state(vans, states.PLUGGING)
@@ -192,6 +200,53 @@ def plug_new(
             van.plugin,
             step.durations(van),
         )
+
+
+def _note_demand(
+    host: host_module.Host,
+    entries: Iterable[journal.Entry],
+    failed: prepare.Failed,
+) -> None:
+    """Record which requests found no device.
+
+    A request that names its attach handle wants no other device, so it is no
+    demand.
+    """
+    now = events.now()
+    found, new_events = [], []
+    for entry in entries:
+        err = failed.get(entry.van.uuid)
+        request = entry.request
+        if (
+            err is None
+            or request.handle is not None
+            or not isinstance(err.__cause__, _NONE_FREE)
+        ):
+            continue
+        made = demand.Demand(
+            request.resource_class,
+            tuple(sorted(request.traits)),
+            request.function_id,
+            1,
+            now,
+            now,
+        )
+        found.append(made)
+        new_events.append(
+            events.Event(
+                at=now,
+                operation=events.DEMAND,
+                step=None,
+                result=events.FAILED,
+                van_uuid=entry.van.uuid,
+                instance_uuid=entry.van.instance_uuid,
+                instance_name=entry.instance_info.name,
+                extension=entry.van.driver,
+                reason=made.text(),
+            )
+        )
+    if found:
+        host.journal.note_demand(found, new_events)
 
 
 def _roll_back(

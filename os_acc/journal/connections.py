@@ -43,6 +43,8 @@ class Connections:
         self._state_path = state_path
         self._closed = False
         self._mutex = threading.Lock()
+        #: Held during a write: see store.Store.write().
+        self.writing = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         #: The file that was checked, and that the idle connections have open.
         self._checked: database.Identity | None = None
@@ -119,6 +121,7 @@ class Connections:
 
     def after_fork_in_child(self, abandon: bool) -> None:
         self._mutex = threading.Lock()
+        self.writing = threading.Lock()
         if abandon:
             _abandoned.extend(self._idle)
             self._idle = []

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import logging
 import sqlite3
-import threading
 import time
 from typing import TypeVar
 
@@ -17,7 +16,6 @@ from os_acc import objects
 from os_acc.journal import connections
 from os_acc.journal import database
 from os_acc.journal import events as event_rows
-from os_acc.journal import forking
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +45,6 @@ class Store:
         self.read_only = read_only
         self._program = program
         self._connections = connections.Connections(state_path, timeout)
-        self._commits = Commits(self._connections)
         self.path = self._connections.path
         if not read_only:
             self._connections.create()
@@ -83,7 +80,7 @@ class Store:
         if self.read_only:
             raise database.error(self.path, 'it was opened for reading only')
         if not events:
-            return self._commits.write(act, is_there)
+            return self.write(act, is_there)
 
         def with_events(db: sqlite3.Connection) -> _R:
             result = act(db)
@@ -91,7 +88,7 @@ class Store:
             return result
 
         try:
-            return self._commits.write(with_events, is_there)
+            return self.write(with_events, is_there)
         except exception.JournalBusy:
             raise
         except exception.JournalError as err:
@@ -99,33 +96,7 @@ class Store:
             LOG.warning(
                 'Written again without its %d events: %s', len(events), err
             )
-            return self._commits.write(act, is_there)
-
-
-# Writes to the journal: one thread of this process at a time.
-
-
-class Commits:
-    """Writes to one journal, from many threads.
-
-    sqlite lets one connection write at a time, and lets those who wait try
-    again after pauses. Threads of one process need no pauses: they wait for a
-    mutex.
-    """
-
-    def __init__(self, connected: connections.Connections) -> None:
-        self._connections = connected
-        self._path = connected.path
-        self._timeout = connected.timeout
-        self._mutex = threading.Lock()
-        forking.register(self)
-
-    def before_fork(self) -> None:
-        """Do nothing: the connections close themselves."""
-
-    def after_fork_in_child(self, abandon: bool) -> None:
-        """Forget the other threads, which are not in the child."""
-        self._mutex = threading.Lock()
+            return self.write(act, is_there)
 
     def write(
         self,
@@ -133,6 +104,10 @@ class Commits:
         is_there: Callable[[sqlite3.Connection], bool],
     ) -> _R:
         """Do a write. It is on the disk when this method returns.
+
+        sqlite lets one connection write at a time, and lets those who wait try
+        again after pauses. Threads of one process need no pauses: they wait
+        for a mutex.
 
         :param act: executes the statements. It may be called again, so it
             must change nothing but the journal
@@ -142,13 +117,15 @@ class Commits:
             it then
         """
         start = time.monotonic()
-        mutex = self._mutex  # a child that is forked meanwhile has another
-        if not mutex.acquire(timeout=self._timeout):
-            raise exception.JournalBusy(path=self._path, seconds=self._timeout)
+        timeout = self._connections.timeout
+        # A child that is forked meanwhile has another one.
+        mutex = self._connections.writing
+        if not mutex.acquire(timeout=timeout):
+            raise exception.JournalBusy(path=self.path, seconds=timeout)
         try:
             return database.until_free(
-                self._path,
-                self._timeout,
+                self.path,
+                timeout,
                 lambda: self._transact(act, is_there),
                 start,
             )
@@ -171,7 +148,7 @@ class Commits:
                     self._connections.check_place()
                 except sqlite3.Error as err:
                     raise database.error(
-                        self._path, database.said(err)
+                        self.path, database.said(err)
                     ) from err
         except exception.JournalError:
             if not (committing and self._is_there(is_there)):

@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import errno
 import functools
 import json
+from multiprocessing import connection
 import os
+import signal
 from typing import Any
 
 from oslo_config import cfg
@@ -15,11 +18,11 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.spec import device_spec
 from os_acc.spec import files as spec_files
-from os_acc.spec import root_writer
 from os_acc.spec import values as spec_values
+from os_acc.state import atomic_file
 
 # See keep_root().
-_root: root_writer.RootWriter | None = None
+_root: _RootWriter | None = None
 
 
 def path_of(directory: str, name: str) -> str:
@@ -80,7 +83,7 @@ def keep_root(path: str) -> None:
     Call it as root, before this process becomes another user.
     """
     global _root
-    _root = root_writer.RootWriter(path)
+    _root = _RootWriter(path)
 
 
 def write(path: str, text: str) -> None:
@@ -108,7 +111,7 @@ def remove(path: str) -> bool:
 def _writer_of(path: str) -> Callable[[str | None], bool]:
     if _root is not None and _root.path == path:
         return _root.write
-    return functools.partial(root_writer.write, path)
+    return functools.partial(_write_or_remove, path)
 
 
 def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:
@@ -116,3 +119,68 @@ def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:
         reason=f'{path} cannot be changed: {err.strerror}. Run the command as '
         'root'
     )
+
+
+def _write_or_remove(path: str, text: str | None) -> bool:
+    """Write a file of device_spec_dir, or remove it.
+
+    :param text: None: remove it
+    """
+    if text is None:
+        return atomic_file.remove(path)
+    atomic_file.write(path, text, 0o644, 0o755)
+    return True
+
+
+class _RootWriter:
+    """Forks a process that stays root, and only writes one file.
+
+    ``os-acc apply`` must write what is offered as root, after it has written
+    the journal as the journal's owner. The process ends when this one does.
+
+    Make it while this process has one thread, and is root.
+
+    :param path: of the only file that it writes
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._connection, other = connection.Pipe()
+        if os.fork():
+            other.close()
+            return
+        try:
+            self._connection.close()
+            _serve(other, path)
+        finally:
+            os._exit(0)
+
+    def write(self, text: str | None) -> bool:
+        """Do what _write_or_remove() does."""
+        try:
+            self._connection.send_bytes(json.dumps(text).encode())
+            answer = json.loads(self._connection.recv_bytes())
+        except EOFError as err:
+            raise BrokenPipeError(
+                errno.EPIPE, 'the process that writes as root has ended'
+            ) from err
+        if 'errno' in answer:
+            raise OSError(answer['errno'], os.strerror(answer['errno']))
+        return bool(answer['done'])
+
+
+def _serve(asked: connection.Connection, path: str) -> None:
+    """Write what is asked for, until the other process has ended."""
+    # Ctrl-C reaches this process too, and the other one decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            text = json.loads(asked.recv_bytes())
+        except EOFError:
+            return
+        answer: dict[str, int]
+        try:
+            answer = {'done': _write_or_remove(path, text)}
+        except OSError as err:
+            answer = {'errno': err.errno or 0}
+        asked.send_bytes(json.dumps(answer).encode())

@@ -32,50 +32,25 @@ from os_acc.spec import files as spec_files
 from os_acc.spec import parts as spec_parts
 from os_acc.spec import reading as spec_reading
 from os_acc.spec import values as spec_values
-from os_acc.spec.entry import ACTIVATIONS
-from os_acc.spec.entry import BETWEEN_HOST
-from os_acc.spec.entry import BETWEEN_VFIO
-from os_acc.spec.entry import BIND_HOST
-from os_acc.spec.entry import BIND_LIBVIRT
-from os_acc.spec.entry import BIND_NONE
-from os_acc.spec.entry import BIND_OS_ACC
-from os_acc.spec.entry import BINDS
-from os_acc.spec.entry import COLD_REBOOT
-from os_acc.spec.entry import PARTIAL
-from os_acc.spec.entry import PROGRAMMER_AMD
-from os_acc.spec.entry import PROGRAMMER_COMMAND
-from os_acc.spec.entry import PROGRAMMER_DFL
-from os_acc.spec.entry import REENUMERATE
-from os_acc.spec.entry import Spec
-from os_acc.spec.entry import line
+from os_acc.spec.entry import ACTIVATIONS as ACTIVATIONS
+from os_acc.spec.entry import BETWEEN_HOST as BETWEEN_HOST
+from os_acc.spec.entry import BETWEEN_VFIO as BETWEEN_VFIO
+from os_acc.spec.entry import BIND_HOST as BIND_HOST
+from os_acc.spec.entry import BIND_LIBVIRT as BIND_LIBVIRT
+from os_acc.spec.entry import BIND_NONE as BIND_NONE
+from os_acc.spec.entry import BIND_OS_ACC as BIND_OS_ACC
+from os_acc.spec.entry import BINDS as BINDS
+from os_acc.spec.entry import COLD_REBOOT as COLD_REBOOT
+from os_acc.spec.entry import PARTIAL as PARTIAL
+from os_acc.spec.entry import PROGRAMMER_AMD as PROGRAMMER_AMD
+from os_acc.spec.entry import PROGRAMMER_COMMAND as PROGRAMMER_COMMAND
+from os_acc.spec.entry import PROGRAMMER_DFL as PROGRAMMER_DFL
+from os_acc.spec.entry import REENUMERATE as REENUMERATE
+from os_acc.spec.entry import Spec as Spec
+from os_acc.spec.entry import line as line
 from os_acc.texts import documents
 
 LOG = logging.getLogger(__name__)
-
-__all__ = (
-    'ACTIVATIONS',
-    'BETWEEN_HOST',
-    'BETWEEN_VFIO',
-    'BINDS',
-    'BIND_HOST',
-    'BIND_LIBVIRT',
-    'BIND_NONE',
-    'BIND_OS_ACC',
-    'COLD_REBOOT',
-    'PARTIAL',
-    'PROGRAMMER_AMD',
-    'PROGRAMMER_COMMAND',
-    'PROGRAMMER_DFL',
-    'REENUMERATE',
-    'Spec',
-    'Specs',
-    'Unreadable',
-    'line',
-    'load',
-    'load_for_vans',
-    'not_offered',
-    'parse',
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Service:
         mortal_module.watch_calls(
             patch,
             mortal,
-            store.Commits,
+            store.Store,
             'write',
             mortal_module.COMMIT,
         )

@@ -119,9 +119,9 @@ def test_a_plug_of_what_is_plugged_is_no_event(host):
 
 def test_events_cost_no_commit(host, monkeypatch):
     counted = []
-    write = store.Commits.write
+    write = store.Store.write
     monkeypatch.setattr(
-        store.Commits,
+        store.Store,
         'write',
         lambda *args: (counted.append(args), write(*args))[1],
     )
@@ -318,7 +318,7 @@ def test_a_busy_journal_is_not_asked_again(host, monkeypatch):
         tried.append(1)
         raise exception.JournalBusy(path='x', seconds=1)
 
-    monkeypatch.setattr(store.Commits, 'write', busy)
+    monkeypatch.setattr(store.Store, 'write', busy)
     with pytest.raises(exception.JournalBusy):
         opened.forget(entry.van.uuid, [event()])
     assert tried == [1]
