@@ -24,8 +24,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc import opts
 from os_acc import plugin as plugin_base
-from os_acc.bitstreams import options as bitstream_opts
-from os_acc.options import placement as placement_opts
+from os_acc.options import common
 from os_acc.options import values
 
 DRIVERS = 'os_acc.drivers'
@@ -274,13 +273,9 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     :returns: (group, options) of os-acc, and of every driver and plugin that
         can be imported
     """
-    result: list[tuple[str, list[cfg.Opt]]] = [
-        (opts.GROUP, list(opts.OPTS)),
-        (bitstream_opts.GROUP, list(bitstream_opts.OPTS)),
-        (placement_opts.GROUP, list(placement_opts.OPTS)),
+    own = [(group, list(options)) for group, _, options in common.GROUPS]
+    return own + [
+        (f'{opts.GROUP}_{each.name}', list(each.options))
+        for each in importable()
+        if each.options
     ]
-    for each in importable():
-        if each.options:
-            group = f'{opts.GROUP}_{each.name}'
-            result.append((group, list(each.options)))
-    return result

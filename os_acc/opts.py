@@ -13,9 +13,7 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import options as bitstream_opts
 from os_acc.options import common
-from os_acc.options import placement as placement_opts
 from os_acc.options import values as option_values
 
 GROUP = common.GROUP
@@ -100,7 +98,7 @@ def unknown(
                 text = f'{place}: [{place.group}] has no option {place.name}'
                 others = f'; it has {_list(known[place.group])}'
                 found.append(Unknown(text + (near or others), bool(near)))
-        elif not _is_registered(conf, place.group):
+        elif place.group != 'DEFAULT' and place.group not in conf:
             group = plain.get(_plain(place.group), '')
             near = f"; did you mean '{group}'?" if group else ''
             if place.group.startswith(GROUP):
@@ -121,10 +119,6 @@ def _list(names: Iterable[str]) -> str:
     return ', '.join(sorted(x for x in names if '-' not in x)) or 'none'
 
 
-def _is_registered(conf: cfg.ConfigOpts, group: str) -> bool:
-    return group == 'DEFAULT' or group in conf
-
-
 def check(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
 ) -> None:
@@ -136,10 +130,8 @@ def check(
 # The groups of os-acc's other distributions, which may read the same file.
 _ELSEWHERE = ('os_acc_dra', 'os_acc_nova')
 
-_OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = (
-    (GROUP, OPTS),
-    (bitstream_opts.GROUP, bitstream_opts.OPTS),
-    (placement_opts.GROUP, placement_opts.OPTS),
+_OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = tuple(
+    (group, options) for group, _, options in common.GROUPS
 )
 
 # Options that name a directory, which must be absolute paths: a relative path

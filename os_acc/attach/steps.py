@@ -279,27 +279,13 @@ class Steps:
         van = entry.van
         actor, extension = _actor(van, step), _extension(van, step)
         logger = log.about(LOG, van.instance_uuid, van.uuid)
-
-        def tell(
-            status: str,
-            fraction: float | None = None,
-            message: str | None = None,
-        ) -> None:
-            self._reporter(
-                progress.Progress(
-                    van.instance_uuid,
-                    van.uuid,
-                    step,
-                    status,
-                    fraction,
-                    message,
-                )
-            )
-
+        event = functools.partial(
+            progress.Progress, van.instance_uuid, van.uuid, step
+        )
         van.connect(
             save or self._journal.save,
-            lambda fraction, message: tell(
-                progress.RUNNING, fraction, message
+            lambda fraction, message: self._reporter(
+                event(progress.RUNNING, fraction, message)
             ),
             self._time_left,
             lambda: [
@@ -310,7 +296,7 @@ class Steps:
         )
         start = time.monotonic()
         try:
-            tell(progress.STARTED)
+            self._reporter(event(progress.STARTED))
             logger.debug('%s by %s', step, actor)
             with self._acting_for(van):
                 act()
@@ -319,7 +305,7 @@ class Steps:
                 # It interrupts the caller's thread. The step did not fail.
                 raise
             text = exception.describe(err)
-            tell(progress.FAILED, message=text)
+            self._reporter(event(progress.FAILED, message=text))
             took = time.monotonic() - start
             self._record(van, step, extension, took, err)
             said = f'{step} of {actor} failed after {took:.3f} s: {text}'
@@ -333,7 +319,7 @@ class Steps:
             half = (van.uuid, _HALVES[step])
             seconds = time.monotonic() - start
             self._seconds[half] = self._seconds.get(half, 0.0) + seconds
-        tell(progress.DONE, 1.0)
+        self._reporter(event(progress.DONE, 1.0))
         self._record(van, step, extension, seconds)
         logger.debug('%s by %s took %.3f s', step, actor, seconds)
 

@@ -99,7 +99,9 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 )
             _create(path)
             found = database.identity(path)
-        problem = _check_and_migrate(path, timeout, create)
+        problem = _examine(
+            path, timeout, lambda db: _migrate(db, path, create)
+        )
         if problem is not None:
             if database.identity(path) != found:
                 # Another process has set the damaged file aside meanwhile,
@@ -113,11 +115,6 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
             raise database.error(
                 path, f'it is damaged: {problem}. {_remedy(state_path)}'
             )
-
-
-def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
-    """Return what is wrong with the file; None if it can be used."""
-    return _examine(path, timeout, lambda db: _migrate(db, path, change))
 
 
 def _examine(

@@ -265,14 +265,11 @@ def account(key: str, value: Any) -> str:
     if type(value) is int and 0 <= value <= _LARGEST_ACCOUNT:
         return str(value)
     if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
-        refuse(key, value, f'the name or number of a {_noun(key)}')
+        noun = 'group' if key == 'group' else 'user'
+        refuse(key, value, f'the name or number of a {noun}')
     if value.isdigit() and int(value) > _LARGEST_ACCOUNT:
         refuse(key, value, f'a number up to {_LARGEST_ACCOUNT}')
     return value
-
-
-def _noun(key: str) -> str:
-    return 'group' if key == 'group' else 'user'
 
 
 def mode(key: str, value: Any) -> int:
