@@ -230,7 +230,13 @@ def migrate(db: sqlite3.Connection, path: str, change: bool = True) -> None:
             'when the service starts',
         )
     db.execute('BEGIN IMMEDIATE')
-    _run(db)
+    # Another process may have migrated it before this one could write.
+    (version,) = db.execute('PRAGMA user_version').fetchone()
+    for script in MIGRATIONS[version:]:
+        for statement in script.split(';'):
+            db.execute(statement)
+    db.execute(f'PRAGMA user_version = {newest}')
+    db.execute('COMMIT')
     LOG.info('Journal %s: schema is version %d', path, newest)
 
 
@@ -249,14 +255,4 @@ def tell_from_copies(db: sqlite3.Connection, inode: int) -> None:
         (inode,),
     )
     db.execute('UPDATE identity SET inode = ?', (inode,))
-    db.execute('COMMIT')
-
-
-def _run(db: sqlite3.Connection) -> None:
-    # Another process may have migrated it before this one could write.
-    (version,) = db.execute('PRAGMA user_version').fetchone()
-    for script in MIGRATIONS[version:]:
-        for statement in script.split(';'):
-            db.execute(statement)
-    db.execute(f'PRAGMA user_version = {len(MIGRATIONS)}')
     db.execute('COMMIT')

@@ -21,7 +21,6 @@ class WayField(ovo_fields.AutoTypedField[str]):
 class MigrationAccelerator(base.VersionedObject):
     """An accelerator of the instance, and what the target must provide."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     uuid: UUIDValue
@@ -60,7 +59,6 @@ class MigrationAccelerator(base.VersionedObject):
 class MigrationPlan(base.VersionedObject):
     """What the target must provide, and how the instance moves."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     instance_uuid: UUIDValue
@@ -82,7 +80,6 @@ class MigrationPlan(base.VersionedObject):
 class MigrationChange(base.VersionedObject):
     """What changes for one accelerator; the rest stays as on the source."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     uuid: UUIDValue
@@ -102,7 +99,6 @@ class MigrationChange(base.VersionedObject):
 class MigrationMap(base.VersionedObject):
     """What changes in a guest's definition, which it takes to the target."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     format: str

@@ -219,7 +219,6 @@ class VAN(_Connected, base.VersionedObject):
 class VANList(ovo_base.ObjectListBase['VAN'], base.VersionedObject):
     """VANs, in the order of the requests."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     objects: list[VAN] = []
