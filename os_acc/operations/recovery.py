@@ -56,12 +56,13 @@ def recover(
         clean up again after a failed programming
     """
     reports: dict[str, objects.RecoveryReport] = {}
-    unsettled = host.journal.unsettled(sysfs.boot_id())
-    unsettled += [
-        uuid
-        for uuid, user in host.journal.kept()
-        if uuid not in unsettled and process.has_ended(user)
+    ended = [
+        uuid for uuid, user in host.journal.kept() if process.has_ended(user)
     ]
+    # Several processes may have used one instance.
+    unsettled = list(
+        dict.fromkeys([*host.journal.unsettled(sysfs.boot_id()), *ended])
+    )
     stop = threading.Event()
     _note_holders(host)
 

@@ -56,7 +56,7 @@ def host_service(instance_uuid: str, name: str | None) -> str | None:
 
     :returns: the name, such as host:ovs; None: it is not
     """
-    if name is None or not name.startswith(HOST):
+    if name is None or not name.startswith(HOST) or not name.isprintable():
         return None
     return name if str(uuid.uuid5(INSTANCES, name)) == instance_uuid else None
 
