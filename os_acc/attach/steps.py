@@ -170,7 +170,8 @@ class Steps:
                 entry.request.function_id,
                 entry.instance_info.project_id,
             )
-        except exception.DeviceBusy:
+        except BaseException:
+            # Nobody knows that it is free, so an undo must not touch it.
             for name, value in kept.items():
                 setattr(van, name, value)
             self._journal.save(van)
