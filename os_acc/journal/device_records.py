@@ -160,8 +160,8 @@ class DeviceRecords(store.Store):
 
     def pools(self) -> list[dict[str, Any]]:
         """The pools of that document: see os_acc.desired.documents.Pool."""
-        known = self.desired()
-        return [] if known is None else known.pools()
+        found = self._select(desired_rows.read)
+        return [pool for document in found for pool in document.pools()]
 
     def kept_vfs(self) -> dict[str, int]:
         """How many VFs each PF keeps without a VAN, by the PF's address."""
