@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import os
 import socket
+import threading
+from typing import Any
 from typing import NamedTuple
 
 from oslo_config import cfg
@@ -42,14 +44,9 @@ def faults(
             except option_values.ERRORS as err:
                 found.append(option_values.fault(conf, group, option, err))
                 continue
-            name = (group, option.name)
-            if name in _DIRECTORIES and not os.path.isabs(
-                value or _DIRECTORIES[name]
-            ):
-                found.append(
-                    f'{option_values.place(conf, group, option)}: it is '
-                    f'{value!r}, expected the absolute path of a directory'
-                )
+            if expected := _expected((group, option.name), value):
+                place = option_values.place(conf, group, option)
+                found.append(f'{place}: it is {value!r}, expected {expected}')
     # Nova's option is read if os-acc's own is empty.
     if 'host' in conf:
         try:
@@ -57,6 +54,16 @@ def faults(
         except option_values.ERRORS as err:
             found.append(option_values.fault(conf, 'DEFAULT', _NOVA_HOST, err))
     return found
+
+
+def _expected(name: tuple[str, str], value: Any) -> str | None:
+    """Say what an option must be; None: its value is right."""
+    if name in _DIRECTORIES and not os.path.isabs(value or _DIRECTORIES[name]):
+        return 'the absolute path of a directory'
+    # All of these options are times. Python cannot wait for longer.
+    if isinstance(value, float) and not value <= threading.TIMEOUT_MAX:
+        return f'a number of at most {threading.TIMEOUT_MAX:.0f}'
+    return None
 
 
 class Unknown(NamedTuple):

@@ -43,7 +43,7 @@ class Connections:
         self._state_path = state_path
         self._closed = False
         self._mutex = threading.Lock()
-        #: Held during a write: see store.Store.write().
+        #: Held during a write: see store.Store.
         self.writing = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         #: The file that was checked, and that the idle connections have open.

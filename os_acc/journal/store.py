@@ -80,7 +80,7 @@ class Store:
         if self.read_only:
             raise database.error(self.path, 'it was opened for reading only')
         if not events:
-            return self.write(act, is_there)
+            return self._in_transaction(act, is_there)
 
         def with_events(db: sqlite3.Connection) -> _R:
             result = act(db)
@@ -88,7 +88,7 @@ class Store:
             return result
 
         try:
-            return self.write(with_events, is_there)
+            return self._in_transaction(with_events, is_there)
         except exception.JournalBusy:
             raise
         except exception.JournalError as err:
@@ -96,9 +96,9 @@ class Store:
             LOG.warning(
                 'Written again without its %d events: %s', len(events), err
             )
-            return self.write(act, is_there)
+            return self._in_transaction(act, is_there)
 
-    def write(
+    def _in_transaction(
         self,
         act: Callable[[sqlite3.Connection], _R],
         is_there: Callable[[sqlite3.Connection], bool],

@@ -85,7 +85,7 @@ class Service:
             patch,
             mortal,
             store.Store,
-            'write',
+            '_in_transaction',
             mortal_module.COMMIT,
         )
         # A slow call would write its events earlier, which is one more change.

@@ -119,10 +119,10 @@ def test_a_plug_of_what_is_plugged_is_no_event(host):
 
 def test_events_cost_no_commit(host, monkeypatch):
     counted = []
-    write = store.Store.write
+    write = store.Store._in_transaction
     monkeypatch.setattr(
         store.Store,
-        'write',
+        '_in_transaction',
         lambda *args: (counted.append(args), write(*args))[1],
     )
     instance = host.instance()
@@ -318,7 +318,7 @@ def test_a_busy_journal_is_not_asked_again(host, monkeypatch):
         tried.append(1)
         raise exception.JournalBusy(path='x', seconds=1)
 
-    monkeypatch.setattr(store.Store, 'write', busy)
+    monkeypatch.setattr(store.Store, '_in_transaction', busy)
     with pytest.raises(exception.JournalBusy):
         opened.forget(entry.van.uuid, [event()])
     assert tried == [1]
