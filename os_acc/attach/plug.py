@@ -47,17 +47,13 @@ def plug(
 ) -> objects.VANList:
     """See os_acc.plug."""
     plans = plan_module.plan(host, instance_info, requests, live, plugin)
-    uuid = instance_info.uuid
-    with failures.raised_as(exception.PlugException, uuid):
-        with (
-            recorder.recorded(host, events.PLUG, instance_info) as record,
-            host.locks.instance(uuid),
-        ):
-            step = steps.Steps(host, record, callback)
-            entries = _take_up(host, instance_info, plans, live, step, plugin)
-            new = [e for e in entries if e.van.state == states.PREPARING]
-            if new:
-                plug_new(host, new, step)
+    with steps.begun(
+        host, events.PLUG, instance_info, exception.PlugException, callback
+    ) as step:
+        entries = _take_up(host, instance_info, plans, live, step, plugin)
+        new = [e for e in entries if e.van.state == states.PREPARING]
+        if new:
+            plug_new(host, new, step)
     return objects.VANList(objects=[entry.van for entry in entries])
 
 
@@ -73,24 +69,22 @@ def replug(
         uuid = plan_module.van_uuid(
             instance, 'instance_info', 'an InstanceInfo or a UUID'
         )
-    with failures.raised_as(exception.PlugException, uuid):
-        with (
-            recorder.recorded(host, events.REPLUG, instance) as record,
-            host.locks.instance(uuid),
-        ):
-            plan_module.check_readable(host, uuid)
-            plugged = []
-            entries = host.journal.entries(uuid)
-            plan_module.check_settled(entries)
-            for entry in entries:
-                if entry.van.state == states.PLUGGED:
-                    plugged.append(entry)
-                    continue
-                log.about(LOG, uuid, entry.van.uuid).warning(
-                    'not plugged again: its state is %s', entry.van.state
-                )
-            step = steps.Steps(host, record, callback)
-            prepare.make_intact(host, plugged, step, live=False)
+        instance = uuid
+    with steps.begun(
+        host, events.REPLUG, instance, exception.PlugException, callback
+    ) as step:
+        plan_module.check_readable(host, uuid)
+        plugged = []
+        entries = host.journal.entries(uuid)
+        plan_module.check_settled(entries)
+        for entry in entries:
+            if entry.van.state == states.PLUGGED:
+                plugged.append(entry)
+                continue
+            log.about(LOG, uuid, entry.van.uuid).warning(
+                'not plugged again: its state is %s', entry.van.state
+            )
+        prepare.make_intact(host, plugged, step, live=False)
     return objects.VANList(objects=[entry.van for entry in plugged])
 
 

@@ -17,7 +17,6 @@ from os_acc import progress
 from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import plan
-from os_acc.attach import recorder
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.objects import van as states
@@ -66,29 +65,26 @@ def unplug(
     plan.check_instance(instance_info)
     uuids = None if wanted is None else plan.van_uuids(wanted)
     uuid = instance_info.uuid
-    with failures.raised_as(exception.UnplugException, uuid):
-        with (
-            recorder.recorded(host, events.UNPLUG, instance_info) as record,
-            host.locks.instance(uuid),
-        ):
-            unreadable = [
-                plan.unreadable(host, row)
-                for row in host.journal.unreadable(uuid)
-                if uuids is None or row.van_uuid in uuids
-            ]
-            entries = [
-                entry
-                for entry in host.journal.entries(uuid)
-                if uuids is None or entry.van.uuid in uuids
-            ]
-            if not entries and not unreadable:
-                return 0
-            for entry in entries:
-                if live:
-                    plan.check_live(host.extensions.plugin(entry.van.plugin))
-                entry.live = live
-            step = steps.Steps(host, record, callback)
-            errors = release(host, entries, step).errors + unreadable
+    with steps.begun(
+        host, events.UNPLUG, instance_info, exception.UnplugException, callback
+    ) as step:
+        unreadable = [
+            plan.unreadable(host, row)
+            for row in host.journal.unreadable(uuid)
+            if uuids is None or row.van_uuid in uuids
+        ]
+        entries = [
+            entry
+            for entry in host.journal.entries(uuid)
+            if uuids is None or entry.van.uuid in uuids
+        ]
+        if not entries and not unreadable:
+            return 0
+        for entry in entries:
+            if live:
+                plan.check_live(host.extensions.plugin(entry.van.plugin))
+            entry.live = live
+        errors = release(host, entries, step).errors + unreadable
     if errors:
         failures.fail(exception.UnplugException, uuid, errors)
     return len(entries)

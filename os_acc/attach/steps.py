@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 import copy
 import dataclasses
@@ -21,6 +22,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc import reserved
 from os_acc.attach import exclusion
+from os_acc.attach import failures
 from os_acc.attach import plan
 from os_acc.attach import recorder
 from os_acc.claims import holder
@@ -336,6 +338,29 @@ class Steps:
         self.record.step(van, step, extension, seconds, err)
         if found := self.record.due():
             self._journal.note(found)
+
+
+@contextlib.contextmanager
+def begun(
+    host: host_module.Host,
+    operation: str,
+    instance: objects.InstanceInfo | str,
+    cls: type[exception.AttachException],
+    callback: progress.Callback | None,
+) -> Iterator[Steps]:
+    """Hold the lock of an instance, and record the call.
+
+    :param operation: one of the operations of journal.events
+    :param instance: or its UUID
+    :param cls: what the errors of the call are raised as
+    """
+    uuid: str = instance if isinstance(instance, str) else instance.uuid
+    with (
+        failures.raised_as(cls, uuid),
+        recorder.recorded(host, operation, instance) as record,
+        host.locks.instance(uuid),
+    ):
+        yield Steps(host, record, callback)
 
 
 def failure(
