@@ -46,12 +46,16 @@ class Released:
         """All errors, even if the VANs were released nevertheless."""
         return [*self.failed.values(), *self.journal_errors]
 
-    def error_of(self, van: objects.VAN) -> str | None:
-        """Return why a VAN was not released; None if it was released."""
-        if van.uuid in self.done:
-            return None
-        errors = self.journal_errors
-        return str(self.failed.get(van.uuid) or errors[-1])
+    def show(self, entries: Iterable[journal.Entry]) -> None:
+        """Set error and state of the VANs as the journal has them now."""
+        for entry in entries:
+            van = entry.van
+            if van.uuid in self.done:
+                van.error = None
+            else:
+                errors = self.journal_errors
+                van.error = str(self.failed.get(van.uuid) or errors[-1])
+                van.state = states.ERROR
 
 
 def unplug(

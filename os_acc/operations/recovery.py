@@ -235,13 +235,10 @@ def _recover_vans(
     ]
     if unneeded:
         result = release.release(host, unneeded, step)
+        result.show(unneeded)
         for entry in unneeded:
-            entry.van.error = result.error_of(entry.van)
-            if entry.van.error is None:
-                report.released.append(entry.van)
-            else:
-                entry.van.state = states.ERROR
-                report.failed.append(entry.van)
+            released = entry.van.error is None
+            (report.released if released else report.failed).append(entry.van)
     if stale:
         failed = prepare.restore(host, stale, step)
         for entry in stale:
