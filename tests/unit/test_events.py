@@ -6,6 +6,7 @@ import contextlib
 import re
 import sqlite3
 import time
+import uuid
 
 import pytest
 
@@ -18,6 +19,7 @@ from os_acc.journal import database
 from os_acc.journal import events
 from os_acc.journal import health
 from os_acc.journal import store
+from os_acc.kernel import sysfs
 
 AT = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z')
 
@@ -470,3 +472,20 @@ def test_a_text_that_is_no_utf8(opened):
         == ('ValueError: ' + 'x' * 5000)[: events.LONGEST]
     )
     assert database.storable(None) is None
+
+
+def test_a_replug_by_any_form_of_the_uuid(host, monkeypatch):
+    """Its events have the one form by which an operator looks for them."""
+    instance = host.instance()
+    os_acc.plug(instance, host.requests(1))
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: 'next')
+    host.calls.on('prepareVAN', RuntimeError('boom'))
+    for text in (uuid.UUID(instance.uuid), instance.uuid.upper()):
+        with pytest.raises(exception.PlugException):
+            os_acc.replug(text)
+    found = [
+        each
+        for each in os_acc._host.journal.events()
+        if each.operation == events.REPLUG and each.step is None
+    ]
+    assert [each.instance_uuid for each in found] == [instance.uuid] * 2
