@@ -92,6 +92,8 @@ class Store:
         except exception.JournalBusy:
             raise
         except exception.JournalError as err:
+            if not isinstance(err.__cause__, sqlite3.Error):
+                raise
             # Without them it may fit on a disk that is full.
             LOG.warning(
                 'Written again without its %d events: %s', len(events), err

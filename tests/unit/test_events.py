@@ -489,3 +489,12 @@ def test_a_replug_by_any_form_of_the_uuid(host, monkeypatch):
         if each.operation == events.REPLUG and each.step is None
     ]
     assert [each.instance_uuid for each in found] == [instance.uuid] * 2
+
+
+def test_a_row_that_is_not_there_is_no_matter_of_the_events(host, caplog):
+    """The write is not repeated without them, as on a full disk."""
+    made = events.Event(events.now(), events.FORGET, None, events.DONE)
+    with pytest.raises(exception.JournalError, match='it has no VAN'):
+        os_acc._host.journal.forget(str(uuid.uuid4()), [made])
+    assert 'Written again' not in caplog.text
+    assert os_acc._host.journal.events() == []
