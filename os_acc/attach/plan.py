@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 from typing import NoReturn
-import uuid as uuid_module
 
 from os_acc import driver as driver_base
 from os_acc import exception
@@ -20,6 +19,7 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import base
+from os_acc.objects import fields
 from os_acc.objects import van as states
 from os_acc.texts import forms
 
@@ -100,14 +100,10 @@ def van_uuids(wanted: Any) -> set[str]:
 
 def van_uuid(value: Any, field: str, expected: str = 'a UUID') -> str:
     """Return a UUID in its canonical form."""
-    text = str(value) if isinstance(value, str | uuid_module.UUID) else ''
     try:
-        parsed = str(uuid_module.UUID(text))
-    except ValueError:
-        parsed = ''
-    if not parsed or parsed != text.lower():
+        return fields.UUID().coerce(None, field, value)
+    except exception.InvalidRequest:
         _refuse(field, value, expected, 'os_acc')
-    return parsed
 
 
 def check_readable(host: host_module.Host, instance_uuid: str) -> None:

@@ -68,8 +68,6 @@ class VersionedObject(ovo_base.VersionedObject):
         known = VersionedObjectRegistry.classes(objname)
         if not known:
             raise ovo_exception.UnsupportedObjectError(objtype=objname)
-        if objver == known[0].VERSION:
-            return known[0]
         wanted = versionutils.convert_version_to_tuple(objver)
         for candidate in known:
             got = versionutils.convert_version_to_tuple(candidate.VERSION)
@@ -120,7 +118,8 @@ class VersionedObject(ovo_base.VersionedObject):
         made: Self = super()._obj_from_primitive(context, objver, primitive)
         del made.VERSION  # oslo has set it to the version that was read
         data = primitive[cls._obj_primitive_key('data')]
-        if objver != cls.VERSION and _is_newer(objver, cls.VERSION):
+        to_tuple = versionutils.convert_version_to_tuple
+        if to_tuple(objver) > to_tuple(cls.VERSION):
             made._newer = (
                 objver,
                 {n: v for n, v in data.items() if n not in cls.fields},
@@ -222,11 +221,6 @@ def _unchanged(value: Any) -> Any:
     if isinstance(value, list):
         return [_unchanged(inner) for inner in value]
     return value
-
-
-def _is_newer(version: str, than: str) -> bool:
-    to_tuple = versionutils.convert_version_to_tuple
-    return bool(to_tuple(version) > to_tuple(than))
 
 
 def _peek(obj: Any, name: str) -> Any:
