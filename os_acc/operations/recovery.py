@@ -236,9 +236,9 @@ def _recover_vans(
     if unneeded:
         result = release.release(host, unneeded, step)
         result.show(unneeded)
-        for entry in unneeded:
-            released = entry.van.error is None
-            (report.released if released else report.failed).append(entry.van)
+        vans = [entry.van for entry in unneeded]
+        report.released += [van for van in vans if van.error is None]
+        report.failed += [van for van in vans if van.error is not None]
     if stale:
         failed = prepare.restore(host, stale, step)
         for entry in stale:
