@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import errno
-import functools
 import json
 from multiprocessing import connection
 import os
@@ -91,10 +89,7 @@ def write(path: str, text: str) -> None:
 
     The directory is made if it does not exist.
     """
-    try:
-        _writer_of(path)(text)
-    except OSError as err:
-        raise _unwritable(path, err) from err
+    _change(path, text)
 
 
 def remove(path: str) -> bool:
@@ -102,23 +97,19 @@ def remove(path: str) -> bool:
 
     :returns: False if it does not exist
     """
+    return _change(path, None)
+
+
+def _change(path: str, text: str | None) -> bool:
     try:
-        return _writer_of(path)(None)
+        if _root is not None and _root.path == path:
+            return _root.write(text)
+        return _write_or_remove(path, text)
     except OSError as err:
-        raise _unwritable(path, err) from err
-
-
-def _writer_of(path: str) -> Callable[[str | None], bool]:
-    if _root is not None and _root.path == path:
-        return _root.write
-    return functools.partial(_write_or_remove, path)
-
-
-def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:
-    return exception.PrivilegeError(
-        reason=f'{path} cannot be changed: {err.strerror}. Run the command as '
-        'root'
-    )
+        raise exception.PrivilegeError(
+            reason=f'{path} cannot be changed: {err.strerror}. Run the '
+            'command as root'
+        ) from err
 
 
 def _write_or_remove(path: str, text: str | None) -> bool:
