@@ -168,9 +168,9 @@ def called(row: sqlite3.Row) -> str:
         any other instance, or if the row is unreadable
     """
     uuid: str = row['instance_uuid']
-    # Most instances are guests, which need no decoding.
-    if f'"{instance_names.HOST}' in row['instance']:
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):
+        # Most instances are guests, which need no decoding.
+        if f'"{instance_names.HOST}' in row['instance']:
             name = json.loads(row['instance'])['versioned_object.data']['name']
             return instance_names.host_service(uuid, name) or uuid
     return uuid
