@@ -25,10 +25,7 @@ from os_acc.refusals import report_refusals
 
 
 class View:
-    """Which devices have failed, read once from the journal.
-
-    :param journal: the journal of the host
-    """
+    """Which devices have failed, read once from the journal."""
 
     def __init__(self, journal: journal_module.Journal) -> None:
         self._causes: dict[str, list[rows.Health]] = {}
@@ -139,7 +136,6 @@ def mark(
     :param device: its address; for one with a chip, the chip's
     :param cause: see journal.health
     :param reason: a clause
-    :param driver: the name of its driver
     :param announced: whether the hooks need not be called for this
     """
     found = _row(device, cause, reason, driver, announced)
@@ -168,8 +164,6 @@ def fatal_errors(
 
     Those that an operator has acknowledged in this boot do not count. The
     result is not written to the journal.
-
-    :returns: None if there are none
     """
     found = aer.fatal(address)
     if found is None or not found.count:

@@ -28,14 +28,12 @@ class Host:
     initialize() makes one Host for the process. The modules attach,
     recovery, discovery and doctor take it as an argument.
 
-    :param conf: the configuration
     :param extensions: the drivers and plugins; the drivers get the journal
         and the locks
     :ivar read_only: True: this process creates and changes nothing
     :ivar owner: the owner of the VANs that this process plugs
     :ivar failed_steps: why steps of the document of os-acc apply have failed,
         by the part, the name and the desired value of the step
-    :raises InvalidRequest: if the owner is not a name
     """
 
     def __init__(
@@ -77,10 +75,6 @@ class Host:
             not exist then reads as empty.
         :param owner: the owner of the VANs that this process plugs; None: the
             name of the program
-        :raises InvalidRequest: if an option is invalid, or owner is not a name
-        :raises JournalError: if the journal cannot be opened, or its directory
-            belongs to another user and is not shared with a group of this
-            user
         """
         extensions = loader.load_all()
         opts.check(conf, extensions.options())
@@ -89,11 +83,7 @@ class Host:
         return cls(conf, extensions, read_only, owner)
 
     def check_writable(self, call: str) -> None:
-        """Check that this process may change something.
-
-        :param call: the name of the call, such as 'os_acc.plug'
-        :raises ReadOnly: if the Host was opened with read_only=True
-        """
+        """Check that this process may change something."""
         if self.read_only:
             raise exception.ReadOnly(call=call)
 
@@ -139,9 +129,5 @@ def program() -> str:
 
 
 def check_owner(conf: cfg.ConfigOpts) -> None:
-    """Check that this process's user may use the journal's directory.
-
-    :raises JournalError: if the directory belongs to another user, and is not
-        shared with a group of this user
-    """
+    """Check that this process's user may use the journal's directory."""
     sharing.check(conf.os_acc.state_path)

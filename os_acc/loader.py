@@ -24,8 +24,7 @@ from os_acc import log
 from os_acc import objects
 from os_acc import opts
 from os_acc import plugin as plugin_base
-from os_acc.bitstreams import options as bitstream_opts
-from os_acc.options import placement as placement_opts
+from os_acc.options import common
 from os_acc.options import values
 
 DRIVERS = 'os_acc.drivers'
@@ -52,10 +51,7 @@ class Extensions:
     optional: frozenset[str] = frozenset()
 
     def driver(self, name: str) -> driver_base.DriverBase:
-        """Return a driver by name.
-
-        :raises NoMatchingDriver: if it is not loaded
-        """
+        """Return a driver by name."""
         if name not in self.drivers:
             raise exception.NoMatchingDriver(
                 request=f'driver name {name!r}',
@@ -64,10 +60,7 @@ class Extensions:
         return self.drivers[name]
 
     def plugin(self, name: str) -> plugin_base.PluginBase:
-        """Return a plugin by name.
-
-        :raises NoMatchingPlugin: if it is not loaded
-        """
+        """Return a plugin by name."""
         if name not in self.plugins:
             raise exception.NoMatchingPlugin(
                 plugin=name,
@@ -81,8 +74,6 @@ class Extensions:
         """Return the drivers that are not loaded although this host may have
         their devices.
 
-        :param configured: the option ``[os_acc] drivers``
-        :param with_vans: the drivers that have VANs
         :returns: by name, why it is not loaded. If drivers are configured,
             these and those with VANs count; otherwise every driver that failed
         """
@@ -116,7 +107,6 @@ class Extensions:
     ) -> driver_base.DriverBase:
         """Choose the driver of a request.
 
-        :param preferred: the option ``[os_acc] drivers``
         :raises NoMatchingDriver: if no driver claims the request, if the
             driver that it names is not loaded, or if a driver's can_handle()
             failed
@@ -191,8 +181,6 @@ def load(
 
     If one fails, the error is logged, and the others still load.
 
-    :param namespace: DRIVERS or PLUGINS
-    :param base: the class that each of them must be a subclass of
     :param optional: gets the names of those that raise MissingPackage
     :returns: the instances by name, and the errors by name
     """
@@ -253,10 +241,7 @@ def load_all() -> Extensions:
 
 
 def names(namespace: str) -> list[str]:
-    """List the names of all drivers, or of all plugins; none is imported.
-
-    :param namespace: DRIVERS or PLUGINS
-    """
+    """List the names of all drivers, or of all plugins; none is imported."""
     found = stevedore_named.NamedExtensionManager[Any](namespace, names=[])
     return sorted({point.name for point in found.list_entry_points()})
 
@@ -288,13 +273,9 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     :returns: (group, options) of os-acc, and of every driver and plugin that
         can be imported
     """
-    result: list[tuple[str, list[cfg.Opt]]] = [
-        (opts.GROUP, list(opts.OPTS)),
-        (bitstream_opts.GROUP, list(bitstream_opts.OPTS)),
-        (placement_opts.GROUP, list(placement_opts.OPTS)),
+    own = [(group, list(options)) for group, _, options in common.GROUPS]
+    return own + [
+        (f'{opts.GROUP}_{each.name}', list(each.options))
+        for each in importable()
+        if each.options
     ]
-    for each in importable():
-        if each.options:
-            group = f'{opts.GROUP}_{each.name}'
-            result.append((group, list(each.options)))
-    return result

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import contextlib
+from contextlib import AbstractContextManager
 import fcntl
 import hashlib
 import os
@@ -58,7 +59,6 @@ class Locks:
     """The locks of one lock directory.
 
     :param path: the directory; created when first needed
-    :param timeout: seconds to wait for a lock
     """
 
     def __init__(self, path: str, timeout: float) -> None:
@@ -67,63 +67,49 @@ class Locks:
         # Two spellings of one directory must lead to the same locks.
         self._real = os.path.realpath(path)
 
-    @contextlib.contextmanager
-    def instance(self, uuid: str, wait: bool = True) -> Iterator[None]:
+    def instance(
+        self, uuid: str, wait: bool = True
+    ) -> AbstractContextManager[None]:
         """Hold the lock of an instance.
 
         :param wait: False: raise Timeout at once if the lock is held
         :raises LockTimeout: if somebody else held the lock until the timeout
         :raises LockHeld: if this thread already holds it, and wait is True
-        :raises JournalError: if the lock directory cannot be used
         """
-        with self._hold('instance', uuid, self.timeout if wait else 0):
-            yield
+        return self._hold('instance', uuid, self.timeout if wait else 0)
 
-    @contextlib.contextmanager
     def device(
         self, address: str, timeout: float | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Hold the lock of a device.
 
         :param timeout: seconds to wait; 0: do not wait; None: lock_timeout
-        :raises LockTimeout, LockHeld, JournalError: as instance()
         """
         seconds = self.timeout if timeout is None else timeout
-        with self._hold('device', address, seconds):
-            yield
+        return self._hold('device', address, seconds)
 
-    @contextlib.contextmanager
-    def move(self, uuid: str) -> Iterator[None]:
+    def move(self, uuid: str) -> AbstractContextManager[None]:
         """Hold the lock on the whole move of an instance from this host.
 
         Nobody waits for it: a move can take longer than any timeout. It is
         taken before the lock of the instance, which each step takes.
 
         :raises LockTimeout: at once, if somebody else moves the instance
-        :raises JournalError: as instance()
         """
-        with self._hold('move', uuid, 0):
-            yield
+        return self._hold('move', uuid, 0)
 
-    @contextlib.contextmanager
-    def document(self, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock on this host's document, and on what it sets up.
-
-        :param timeout: as for device()
-        :raises LockTimeout, LockHeld, JournalError: as instance()
-        """
+    def document(
+        self, timeout: float | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold the lock on this host's document, and on what it sets up."""
         seconds = self.timeout if timeout is None else timeout
-        with self._hold('device', _DOCUMENT, seconds, _DOCUMENT_IS_USED):
-            yield
+        return self._hold('device', _DOCUMENT, seconds, _DOCUMENT_IS_USED)
 
     @contextlib.contextmanager
     def _hold(
         self, kind: str, name: str, timeout: float, what: str | None = None
     ) -> Iterator[None]:
-        """Hold a lock.
-
-        :param what: what is waited for; None: the lock
-        """
+        """Hold a lock."""
         quoted = urllib.parse.quote(name, safe=':')
         if len(quoted) > _LONGEST:
             quoted = hashlib.sha256(name.encode()).hexdigest()
@@ -167,7 +153,6 @@ class Locks:
         """Lock a file.
 
         :returns: its descriptor; None if the deadline has passed
-        :raises JournalError: if the lock directory cannot be used
         """
         try:
             while True:

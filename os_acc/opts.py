@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import os
 import socket
+import threading
+from typing import Any
 from typing import NamedTuple
 
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import options as bitstream_opts
 from os_acc.options import common
-from os_acc.options import placement as placement_opts
 from os_acc.options import values as option_values
 
 GROUP = common.GROUP
@@ -44,14 +44,9 @@ def faults(
             except option_values.ERRORS as err:
                 found.append(option_values.fault(conf, group, option, err))
                 continue
-            name = (group, option.name)
-            if name in _DIRECTORIES and not os.path.isabs(
-                value or _DIRECTORIES[name]
-            ):
-                found.append(
-                    f'{option_values.place(conf, group, option)}: it is '
-                    f'{value!r}, expected the absolute path of a directory'
-                )
+            if expected := _expected((group, option.name), value):
+                place = option_values.place(conf, group, option)
+                found.append(f'{place}: it is {value!r}, expected {expected}')
     # Nova's option is read if os-acc's own is empty.
     if 'host' in conf:
         try:
@@ -59,6 +54,16 @@ def faults(
         except option_values.ERRORS as err:
             found.append(option_values.fault(conf, 'DEFAULT', _NOVA_HOST, err))
     return found
+
+
+def _expected(name: tuple[str, str], value: Any) -> str | None:
+    """Say what an option must be; None: its value is right."""
+    if name in _DIRECTORIES and not os.path.isabs(value or _DIRECTORIES[name]):
+        return 'the absolute path of a directory'
+    # All of these options are times. Python cannot wait for longer.
+    if isinstance(value, float) and not value <= threading.TIMEOUT_MAX:
+        return f'a number of at most {threading.TIMEOUT_MAX:.0f}'
+    return None
 
 
 class Unknown(NamedTuple):
@@ -82,8 +87,6 @@ def unknown(
     oslo.config ignores them. A group whose name begins with os_acc may belong
     to a package that is not loaded: only a name that resembles a known one
     counts.
-
-    :param groups: (group, options) of the drivers and plugins
     """
     known: dict[str, set[str]] = {}
     for group, options in (*_OWN, *groups):
@@ -102,7 +105,7 @@ def unknown(
                 text = f'{place}: [{place.group}] has no option {place.name}'
                 others = f'; it has {_list(known[place.group])}'
                 found.append(Unknown(text + (near or others), bool(near)))
-        elif not _is_registered(conf, place.group):
+        elif place.group != 'DEFAULT' and place.group not in conf:
             group = plain.get(_plain(place.group), '')
             near = f"; did you mean '{group}'?" if group else ''
             if place.group.startswith(GROUP):
@@ -123,18 +126,10 @@ def _list(names: Iterable[str]) -> str:
     return ', '.join(sorted(x for x in names if '-' not in x)) or 'none'
 
 
-def _is_registered(conf: cfg.ConfigOpts, group: str) -> bool:
-    return group == 'DEFAULT' or group in conf
-
-
 def check(
     conf: cfg.ConfigOpts, groups: Iterable[tuple[str, Sequence[cfg.Opt]]] = ()
 ) -> None:
-    """Refuse invalid options.
-
-    :raises InvalidRequest: if an option is invalid; the error names every
-        invalid option
-    """
+    """Refuse invalid options."""
     if found := faults(conf, groups):
         raise exception.InvalidRequest(f'configuration: {"; ".join(found)}')
 
@@ -142,10 +137,8 @@ def check(
 # The groups of os-acc's other distributions, which may read the same file.
 _ELSEWHERE = ('os_acc_dra', 'os_acc_nova')
 
-_OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = (
-    (GROUP, OPTS),
-    (bitstream_opts.GROUP, bitstream_opts.OPTS),
-    (placement_opts.GROUP, placement_opts.OPTS),
+_OWN: tuple[tuple[str, Sequence[cfg.Opt]], ...] = tuple(
+    (group, options) for group, _, options in common.GROUPS
 )
 
 # Options that name a directory, which must be absolute paths: a relative path
@@ -170,8 +163,6 @@ def host(conf: cfg.ConfigOpts) -> str:
 
     Nova's own option is [DEFAULT] host, with socket.gethostname() as its
     default (nova/conf/netconf.py). Cyborg has the same option.
-
-    :raises InvalidRequest: if the option that counts cannot be read
     """
     chosen: str = value(conf, 'host')
     # conf.host exists only if the service has registered its option.

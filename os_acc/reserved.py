@@ -78,10 +78,7 @@ class Reserved:
         return any(file_place.overlap(self.device, a) for a in addresses)
 
     def refuses_function(self, function: str | None) -> reasons.Reason | None:
-        """Say why a request for a function does not get it.
-
-        :param function: None: the request names none
-        """
+        """Say why a request for a function does not get it."""
         if self.function is None or (
             function and forms.same_function(function, self.function)
         ):
@@ -133,11 +130,7 @@ def text(
     addresses: Collection[str],
     region: str | None,
 ) -> str | None:
-    """Who may have a device, as Reserved.text; None: everybody.
-
-    :param addresses: as names()
-    :param region: None or empty: the whole device
-    """
+    """Who may have a device, as Reserved.text; None: everybody."""
     found = [e.text for e in reservations if e.is_about(addresses, region)]
     return '; '.join(found) or None
 
@@ -152,10 +145,6 @@ def check(
     """Check that a request of an instance may have a device.
 
     :param reservations: as read() and used(); a plug reads them once
-    :param addresses: as names()
-    :param region: None or empty: the whole device
-    :param function: that the request names
-    :param project: of the instance
     :raises DeviceBusy: if it is reserved for others
     """
     for each in reservations:
@@ -185,7 +174,6 @@ def check_programming(
     Programming gives all handles the same function, also those
     that the instance does not get.
 
-    :param reservations: as read()
     :param addresses: as names(), with those of all handles
     :param function: the function that it would then have; None: unknown
     :raises DeviceBusy: if it is programmed ahead of time only, or if a handle

@@ -27,8 +27,6 @@ def check(schema: Mapping[str, Any], found: Any, place: Place) -> None:
 
     :param schema: its descriptions say what is expected
     :param place: says where a key is, for the errors
-    :raises InvalidRequest: if it is wrong; the error names place, key and
-        value, and what was expected
     """
     import jsonschema
 
@@ -79,10 +77,7 @@ def _unknown(
 def at(
     err: exception.InvalidRequest, keys: Path, place: Place
 ) -> exception.InvalidRequest:
-    """Make the error of a value say where the value is.
-
-    :param keys: of the value
-    """
+    """Make the error of a value say where the value is."""
     return exception.InvalidRequest(
         **{**err.kwargs, 'subject': place(keys), 'field': named(keys)}
     )

@@ -151,7 +151,7 @@ class Hosts:
         patch.setattr(loader, 'load_all', self._load)
         for owner, name, label in (
             (journal.Journal, 'save', mortal.SAVE),
-            (store.Commits, 'write', mortal.COMMIT),
+            (store.Store, '_in_transaction', mortal.COMMIT),
         ):
             mortal.watch_calls(patch, self.mortal, owner, name, label)
         self._fixture = fixture.OSAccFixture(str(directory / 'state'))

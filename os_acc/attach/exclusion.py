@@ -34,9 +34,6 @@ class Exclusion:
     """Who has what, and whom that excludes.
 
     What the journal says is read for each question.
-
-    :param journal: says who has what
-    :param conf: has device_spec
     """
 
     def __init__(
@@ -52,7 +49,6 @@ class Exclusion:
         """Check that a VAN can have the handle and the device that are set.
 
         :param van: it is in the journal as it is now
-        :raises DeviceBusy: if another VAN has what excludes it
         """
         handle = van.handle
         if handle is None or not of_handle.is_of_device(handle.identity):
@@ -83,12 +79,11 @@ class Exclusion:
         )
         if not known:
             return
-        accelerators = _Accelerators(self._specs)
         for device in listed:
             changed = False
             for each in device.handles:
                 if each.state == device_objects.FREE:
-                    changed |= _show(device, each, known, accelerators)
+                    changed |= self._show(device, each, known)
             for kind in device.mdev_types:
                 part = f'mdev/of-{device.address}'
                 if kind.available and known.in_the_way(part, device.address):
@@ -101,7 +96,6 @@ class Exclusion:
         self, devices: Iterable[objects.Device]
     ) -> dict[str, frozenset[str]]:
         """Say which handles exclude each other: see os_acc.get_exclusions."""
-        accelerators = _Accelerators(self._specs)
         known = reader.Reader(self._specs, self._known(1).is_programmed)
         holdings = []
         for device in devices:
@@ -113,7 +107,7 @@ class Exclusion:
                     device.address,
                     identity,
                     identity,
-                    accelerators.numbers(identity),
+                    self._numbers(identity),
                 )
                 holdings.append(of_handle.holding(row, known))
         held = conflict.Held(holdings)
@@ -124,11 +118,33 @@ class Exclusion:
             for wanted in holdings
         }
 
-    def _known(self, wanted: int) -> allocated.Holders:
-        """The VANs that have or request a device.
+    def _show(
+        self,
+        device: objects.Device,
+        handle: objects.DeviceHandleInfo,
+        known: allocated.Holders,
+    ) -> bool:
+        """Show why a handle is not free, if it is not."""
+        identity = handle.handle.identity
+        numbers = self._numbers(identity)
+        for met in known.in_the_way(identity, device.address, numbers):
+            handle.state = device_objects.USED
+            handle.reason = met.in_common.text
+            return True
+        return False
 
-        :param wanted: how many handles will be asked for
-        """
+    @functools.cached_property
+    def _files(self) -> Mapping[str, file_groups.Accelerator]:
+        return {each.name: each for each in file_groups.read(self._specs)}
+
+    def _numbers(self, identity: str) -> tuple[str, ...]:
+        """The numbers of the device files of a handle, by device_spec."""
+        name = allocated.file_in(identity)
+        found = None if name is None else self._files.get(name)
+        return device_file.texts(found.numbers) if found is not None else ()
+
+    def _known(self, wanted: int) -> allocated.Holders:
+        """The VANs that have or request a device."""
         held = [
             each
             for each in self._journal.handles()
@@ -143,39 +159,6 @@ class Exclusion:
             specs=lambda: self._specs,
             many=wanted > len(held),
         )
-
-
-class _Accelerators:
-    """The numbers of the device files that device_spec names, by name."""
-
-    def __init__(self, specs: device_spec.Specs) -> None:
-        self._specs = specs
-
-    @functools.cached_property
-    def _files(self) -> Mapping[str, file_groups.Accelerator]:
-        return {each.name: each for each in file_groups.read(self._specs)}
-
-    def numbers(self, identity: str) -> tuple[str, ...]:
-        """The numbers of the files of a handle."""
-        name = allocated.file_in(identity)
-        found = None if name is None else self._files.get(name)
-        return device_file.texts(found.numbers) if found is not None else ()
-
-
-def _show(
-    device: objects.Device,
-    handle: objects.DeviceHandleInfo,
-    known: allocated.Holders,
-    accelerators: _Accelerators,
-) -> bool:
-    """Show why a handle is not free, if it is not."""
-    identity = handle.handle.identity
-    numbers = accelerators.numbers(identity)
-    for met in known.in_the_way(identity, device.address, numbers):
-        handle.state = device_objects.USED
-        handle.reason = met.in_common.text
-        return True
-    return False
 
 
 def _label(handle: objects.AttachHandle) -> str:

@@ -24,8 +24,6 @@ def raised_as(
     A BaseException that is not an Exception passes unchanged, such as
     KeyboardInterrupt, or an eventlet.Timeout that the caller has set. So does
     a MigrationConflict, because nothing was touched.
-
-    :param cls: PlugException or UnplugException
     """
     try:
         yield
@@ -62,10 +60,7 @@ def texts(
     entries: Iterable[journal.Entry],
     errors: Mapping[str, exception.ExceptionBase],
 ) -> list[tuple[objects.VAN, str]]:
-    """Return the VANs that failed, each with the text of its error.
-
-    :param errors: the errors by VAN UUID
-    """
+    """Return the VANs that failed, each with the text of its error."""
     return [
         (entry.van, str(errors[entry.van.uuid]))
         for entry in entries

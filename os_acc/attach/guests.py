@@ -18,7 +18,6 @@ def exists(
 ) -> bool | None:
     """Whether a plugin says that the guest exists; None: one cannot tell.
 
-    :param entries: of one instance
     :raises Exception: if a hypervisor does not answer
     """
     return _ask(host, entries, lambda plugin, info: plugin.has_guest(info))

@@ -38,8 +38,6 @@ class _Queue(Generic[_T]):
         """Do items until none waits.
 
         :param is_caller: the thread has called run()
-        :raises BaseException: an interruption of the caller, such as
-            KeyboardInterrupt
         """
         while True:
             with self._changed:
@@ -60,10 +58,7 @@ class _Queue(Generic[_T]):
                         self._changed.notify_all()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until all items are done.
-
-        :param seconds: the longest time to wait; None: as long as it takes
-        """
+        """Wait until all items are done."""
         with self._changed:
             self._changed.wait_for(self._is_done, seconds)
 
@@ -84,8 +79,6 @@ def run(
     started, the calling thread does the work.
 
     :param act: must not raise
-    :param workers: the maximum number of threads
-    :param stop: set when the calling thread is interrupted
     :raises BaseException: the interruption (KeyboardInterrupt,
         eventlet.Timeout), after every call has ended
     """

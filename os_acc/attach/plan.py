@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 from typing import NoReturn
-import uuid as uuid_module
 
 from os_acc import driver as driver_base
 from os_acc import exception
@@ -20,6 +19,7 @@ from os_acc import opts
 from os_acc import plugin as plugin_base
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.objects import base
+from os_acc.objects import fields
 from os_acc.objects import van as states
 from os_acc.texts import forms
 
@@ -40,11 +40,7 @@ def _refuse(field: str, value: Any, expected: str, subject: str) -> NoReturn:
 
 
 def check_instance(instance_info: Any) -> None:
-    """Check the type and the fields of an InstanceInfo.
-
-    :raises InvalidRequest: if it is not an InstanceInfo, or a required field
-        is not set
-    """
+    """Check the type and the fields of an InstanceInfo."""
     _check_object(instance_info, objects.InstanceInfo, 'instance_info')
 
 
@@ -60,7 +56,6 @@ def _check_object(
 def check_requests(requests: Any) -> list[objects.AcceleratorRequest]:
     """Check the requests of a plug against each other.
 
-    :returns: the requests as a list
     :raises InvalidRequest: if requests is not a list, an item is not an
         AcceleratorRequest, or two items have the same uuid or handle
     """
@@ -92,8 +87,6 @@ def van_uuids(wanted: Any) -> set[str]:
     """Return the UUIDs of the VANs that the caller of unplug names.
 
     :param wanted: AcceleratorRequests, VANs and UUIDs, in any mixture
-    :raises InvalidRequest: if wanted is not a list, or an item has another
-        type
     """
     expected = 'a list of AcceleratorRequests, VANs or UUIDs'
     found: set[str] = set()
@@ -106,37 +99,21 @@ def van_uuids(wanted: Any) -> set[str]:
 
 
 def van_uuid(value: Any, field: str, expected: str = 'a UUID') -> str:
-    """Return a UUID in its canonical form.
-
-    :param value: a str or a uuid.UUID
-    :param field: the name of the argument, for the error
-    :raises InvalidRequest: if value has another type, or is not a UUID with
-        hyphens
-    """
-    text = str(value) if isinstance(value, str | uuid_module.UUID) else ''
+    """Return a UUID in its canonical form."""
     try:
-        parsed = str(uuid_module.UUID(text))
-    except ValueError:
-        parsed = ''
-    if not parsed or parsed != text.lower():
+        return fields.UUID().coerce(None, field, value)
+    except exception.InvalidRequest:
         _refuse(field, value, expected, 'os_acc')
-    return parsed
 
 
 def check_readable(host: host_module.Host, instance_uuid: str) -> None:
-    """Check that all rows of an instance in the journal can be read.
-
-    :raises JournalUnreadable: if a row cannot be read
-    """
+    """Check that all rows of an instance in the journal can be read."""
     for row in host.journal.unreadable(instance_uuid):
         raise unreadable(host, row)
 
 
 def check_settled(entries: Iterable[journal.Entry]) -> None:
-    """Check that an instance is not being moved.
-
-    :raises MigrationConflict: if a VAN of it is incoming or outgoing
-    """
+    """Check that an instance is not being moved."""
     for entry in entries:
         van = entry.van
         if van.state in states.MOVING:
@@ -180,8 +157,6 @@ def plan(
 
     :param plugin_name: None: that of the host's configuration; for a service
         of the host itself, noop
-    :returns: a plan for each request, in the order of the requests
-    :raises ExceptionBase: one of the errors that os_acc.plug documents
     """
     check_instance(instance_info)
     requests = check_requests(requests)
@@ -218,8 +193,6 @@ def _driver_of(
 
     A VAN that is plugged keeps its driver, even if that no longer claims such
     a request, because device_spec has changed or cannot be read.
-
-    :raises NoMatchingDriver, AmbiguousDriver: as Extensions.driver_for()
     """
     try:
         return host.extensions.driver_for(request, host.conf.os_acc.drivers)
@@ -287,11 +260,7 @@ def _check_port(
 
 
 def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
-    """Ask a plugin which handles it takes.
-
-    :raises NoMatchingPlugin: if describe() of the plugin fails, or does not
-        return an objects.HostPluginInfo
-    """
+    """Ask a plugin which handles it takes."""
     try:
         described: object = plugin.describe()
     except Exception as err:
@@ -309,11 +278,7 @@ def takes(plugin: plugin_base.PluginBase) -> objects.HostPluginInfo:
 
 
 def check_live(plugin: plugin_base.PluginBase) -> None:
-    """Check that a plugin can attach devices to a running guest now.
-
-    :raises LiveNotSupported: if the plugin does not support this at all
-    :raises Exception: any error of the plugin's check_live()
-    """
+    """Check that a plugin can attach devices to a running guest now."""
     if not plugin.supports_live:
         raise exception.LiveNotSupported(plugin=plugin.name)
     plugin.check_live()
@@ -322,11 +287,7 @@ def check_live(plugin: plugin_base.PluginBase) -> None:
 def check_binding(
     request: objects.AcceleratorRequest, instance_uuid: str, host_name: str
 ) -> None:
-    """Check that an ARQ is bound to an instance and to this host.
-
-    :raises ARQNotBound: if the state of the ARQ is not Bound
-    :raises InvalidRequest: if it is bound to another instance or host
-    """
+    """Check that an ARQ is bound to an instance and to this host."""
     subject = f'ARQ {request.uuid}'
     if request.state not in (None, 'Bound'):
         raise exception.ARQNotBound(
@@ -371,22 +332,14 @@ def _check_handle(
 def check_handle(
     handle: objects.AttachHandle, takes: objects.HostPluginInfo
 ) -> None:
-    """Check that a plugin takes a handle.
-
-    :raises UnsupportedHandle: if the plugin does not take the handle's class,
-        or not this version of it
-    """
+    """Check that a plugin takes a handle."""
     takes.get_handle(handle.obj_name()).get_common_version()
 
 
 def check_same(
     request: objects.AcceleratorRequest, before: objects.AcceleratorRequest
 ) -> None:
-    """Check that a repeated request asks for the same as before.
-
-    :param before: the request that the VAN was plugged for
-    :raises InvalidRequest: if a field of AcceleratorRequest.SELECTORS differs
-    """
+    """Check that a repeated request asks for the same as before."""
     for name in request.SELECTORS:
         new, old = (
             _comparable(name, getattr(r, name)) for r in (request, before)
@@ -402,11 +355,7 @@ def check_same(
 
 
 def check_plugin(wanted: str | None, van: objects.VAN) -> None:
-    """Check that a repeated plug names the plugin of the first one.
-
-    :param wanted: the plugin that the caller has named; None: any
-    :raises InvalidRequest: if it is another one
-    """
+    """Check that a repeated plug names the plugin of the first one."""
     if wanted is not None and wanted != van.plugin:
         _refuse(
             'plugin',

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 import logging
 
@@ -15,18 +16,25 @@ from os_acc import journal
 from os_acc import log
 from os_acc import objects
 from os_acc import progress
-from os_acc.attach import demand
 from os_acc.attach import failures
 from os_acc.attach import plan as plan_module
 from os_acc.attach import prepare
 from os_acc.attach import recorder
 from os_acc.attach import release
 from os_acc.attach import steps
+from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.kernel import sysfs
 from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
+
+# The errors that say that there is no device, or that none is free.
+_NONE_FREE = (
+    exception.DeviceNotFound,
+    exception.DeviceBusy,
+    exception.DeviceInUseByHost,
+)
 
 
 def plug(
@@ -39,17 +47,13 @@ def plug(
 ) -> objects.VANList:
     """See os_acc.plug."""
     plans = plan_module.plan(host, instance_info, requests, live, plugin)
-    uuid = instance_info.uuid
-    with failures.raised_as(exception.PlugException, uuid):
-        with (
-            recorder.recorded(host, events.PLUG, instance_info) as record,
-            host.locks.instance(uuid),
-        ):
-            step = steps.Steps(host, record, callback)
-            entries = _take_up(host, instance_info, plans, live, step, plugin)
-            new = [e for e in entries if e.van.state == states.PREPARING]
-            if new:
-                plug_new(host, new, step)
+    with steps.begun(
+        host, events.PLUG, instance_info, exception.PlugException, callback
+    ) as step:
+        entries = _take_up(host, instance_info, plans, live, step, plugin)
+        new = [e for e in entries if e.van.state == states.PREPARING]
+        if new:
+            plug_new(host, new, step)
     return objects.VANList(objects=[entry.van for entry in entries])
 
 
@@ -65,24 +69,22 @@ def replug(
         uuid = plan_module.van_uuid(
             instance, 'instance_info', 'an InstanceInfo or a UUID'
         )
-    with failures.raised_as(exception.PlugException, uuid):
-        with (
-            recorder.recorded(host, events.REPLUG, instance) as record,
-            host.locks.instance(uuid),
-        ):
-            plan_module.check_readable(host, uuid)
-            plugged = []
-            entries = host.journal.entries(uuid)
-            plan_module.check_settled(entries)
-            for entry in entries:
-                if entry.van.state == states.PLUGGED:
-                    plugged.append(entry)
-                    continue
-                log.about(LOG, uuid, entry.van.uuid).warning(
-                    'not plugged again: its state is %s', entry.van.state
-                )
-            step = steps.Steps(host, record, callback)
-            prepare.make_intact(host, plugged, step, live=False)
+        instance = uuid
+    with steps.begun(
+        host, events.REPLUG, instance, exception.PlugException, callback
+    ) as step:
+        plan_module.check_readable(host, uuid)
+        plugged = []
+        entries = host.journal.entries(uuid)
+        plan_module.check_settled(entries)
+        for entry in entries:
+            if entry.van.state == states.PLUGGED:
+                plugged.append(entry)
+                continue
+            log.about(LOG, uuid, entry.van.uuid).warning(
+                'not plugged again: its state is %s', entry.van.state
+            )
+        prepare.make_intact(host, plugged, step, live=False)
     return objects.VANList(objects=[entry.van for entry in plugged])
 
 
@@ -100,7 +102,6 @@ def _take_up(
     were plugged before a reboot of the host, or whose devices are not intact,
     are prepared again.
 
-    :param plugin: the plugin that the caller has named, or None
     :returns: the entries in the order of the plans. New ones are in state
         preparing and not yet in the journal
     """
@@ -136,10 +137,7 @@ def release_half_done(
     entries: Sequence[journal.Entry],
     step: steps.Steps,
 ) -> None:
-    """Release what an earlier call has left half done.
-
-    :raises PlugException: if something could not be released
-    """
+    """Release what an earlier call has left half done."""
     if not entries:
         return
     recovery = recorder.Recorder(events.RECOVER, instance_info)
@@ -158,7 +156,6 @@ def plug_new(
 ) -> None:
     """Do all steps of new VANs; undo all of it if one fails.
 
-    :param state: that the VANs have in the end
     :param check: raises an error if the instance cannot use what the drivers
         have prepared
     """
@@ -173,7 +170,7 @@ def plug_new(
         raise
     try:
         if failed := prepare.prepare(host, entries, step):
-            demand.note(host, entries, failed)
+            _note_demand(host, entries, failed)
             raise next(iter(failed.values()))
         check()
         _set_state(vans, states.PLUGGING)
@@ -197,6 +194,53 @@ def plug_new(
             van.plugin,
             step.durations(van),
         )
+
+
+def _note_demand(
+    host: host_module.Host,
+    entries: Iterable[journal.Entry],
+    failed: prepare.Failed,
+) -> None:
+    """Record which requests found no device.
+
+    A request that names its attach handle wants no other device, so it is no
+    demand.
+    """
+    now = events.now()
+    found, new_events = [], []
+    for entry in entries:
+        err = failed.get(entry.van.uuid)
+        request = entry.request
+        if (
+            err is None
+            or request.handle is not None
+            or not isinstance(err.__cause__, _NONE_FREE)
+        ):
+            continue
+        made = demand.Demand(
+            request.resource_class,
+            tuple(sorted(request.traits)),
+            request.function_id,
+            1,
+            now,
+            now,
+        )
+        found.append(made)
+        new_events.append(
+            events.Event(
+                at=now,
+                operation=events.DEMAND,
+                step=None,
+                result=events.FAILED,
+                van_uuid=entry.van.uuid,
+                instance_uuid=entry.van.instance_uuid,
+                instance_name=entry.instance_info.name,
+                extension=entry.van.driver,
+                reason=made.text(),
+            )
+        )
+    if found:
+        host.journal.note_demand(found, new_events)
 
 
 def _roll_back(

@@ -32,7 +32,6 @@ def prepare(
     """Prepare VANs in parallel, at most max_workers at once.
 
     :param keep_going: True: start the other VANs even after one has failed
-    :returns: the errors of the VANs that failed; empty if none failed
     """
     failed: Failed = {}
     stop = threading.Event()
@@ -70,7 +69,6 @@ def restore(
     had. The next plug tries again; recover() does so after a reboot.
 
     :param entries: all are in the same state
-    :returns: the errors of the VANs that failed; empty if none failed
     """
     failed: Failed = {}
     # VANs that requested a function go first; the others share it.
@@ -105,10 +103,7 @@ def restore(
 def restore_attachments(
     entries: Sequence[journal.Entry], step: steps.Steps
 ) -> Failed:
-    """Have the plugins redo the instance halves of prepared VANs.
-
-    :returns: the errors of the VANs that failed; empty if none failed
-    """
+    """Have the plugins redo the instance halves of prepared VANs."""
     failed: Failed = {}
     for entry in entries:
         try:
@@ -132,9 +127,6 @@ def make_intact(
 
     :param live: the guest runs: a VAN whose device is lost is not prepared
         again, because the guest would not get it back
-    :raises StepFailed: if a VAN could not be prepared again, or the hardware
-        cannot be examined
-    :raises DeviceError: if a device is lost and live is True
     """
     now = sysfs.boot_id()
     stale = {e.van.uuid for e in entries if e.van.boot_id != now}

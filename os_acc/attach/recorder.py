@@ -30,9 +30,6 @@ class Recorder:
     """What one call does to one instance.
 
     Steps run in several threads, which may all add events.
-
-    :param operation: one of the operations of journal.events
-    :param instance: an InstanceInfo, or the UUID of an instance
     """
 
     def __init__(
@@ -60,11 +57,7 @@ class Recorder:
         seconds: float,
         err: BaseException | None = None,
     ) -> None:
-        """Record a step of a VAN.
-
-        :param extension: the name of the driver or plugin that did it
-        :param err: the error of the driver or plugin; None: it succeeded
-        """
+        """Record a step of a VAN."""
         self._add(
             step=name,
             seconds=seconds,
@@ -106,11 +99,7 @@ class Recorder:
         vans: Iterable[objects.VAN],
         failed: Mapping[str, exception.ExceptionBase],
     ) -> list[events.Event]:
-        """Hand over what happened, after VANs were released.
-
-        :param vans: all VANs of the call
-        :param failed: the errors of those that were not, by VAN UUID
-        """
+        """Hand over what happened, after VANs were released."""
         if self._operation != events.RECOVER:
             for err in failed.values():
                 self.fail(err)

@@ -17,7 +17,6 @@ from os_acc import progress
 from os_acc.attach import failures
 from os_acc.attach import parallel
 from os_acc.attach import plan
-from os_acc.attach import recorder
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.objects import van as states
@@ -47,12 +46,16 @@ class Released:
         """All errors, even if the VANs were released nevertheless."""
         return [*self.failed.values(), *self.journal_errors]
 
-    def error_of(self, van: objects.VAN) -> str | None:
-        """Return why a VAN was not released; None if it was released."""
-        if van.uuid in self.done:
-            return None
-        errors = self.journal_errors
-        return str(self.failed.get(van.uuid) or errors[-1])
+    def show(self, entries: Iterable[journal.Entry]) -> None:
+        """Set error and state of the VANs as the journal has them now."""
+        for entry in entries:
+            van = entry.van
+            if van.uuid in self.done:
+                van.error = None
+            else:
+                errors = self.journal_errors
+                van.error = str(self.failed.get(van.uuid) or errors[-1])
+                van.state = states.ERROR
 
 
 def unplug(
@@ -66,29 +69,26 @@ def unplug(
     plan.check_instance(instance_info)
     uuids = None if wanted is None else plan.van_uuids(wanted)
     uuid = instance_info.uuid
-    with failures.raised_as(exception.UnplugException, uuid):
-        with (
-            recorder.recorded(host, events.UNPLUG, instance_info) as record,
-            host.locks.instance(uuid),
-        ):
-            unreadable = [
-                plan.unreadable(host, row)
-                for row in host.journal.unreadable(uuid)
-                if uuids is None or row.van_uuid in uuids
-            ]
-            entries = [
-                entry
-                for entry in host.journal.entries(uuid)
-                if uuids is None or entry.van.uuid in uuids
-            ]
-            if not entries and not unreadable:
-                return 0
-            for entry in entries:
-                if live:
-                    plan.check_live(host.extensions.plugin(entry.van.plugin))
-                entry.live = live
-            step = steps.Steps(host, record, callback)
-            errors = release(host, entries, step).errors + unreadable
+    with steps.begun(
+        host, events.UNPLUG, instance_info, exception.UnplugException, callback
+    ) as step:
+        unreadable = [
+            plan.unreadable(host, row)
+            for row in host.journal.unreadable(uuid)
+            if uuids is None or row.van_uuid in uuids
+        ]
+        entries = [
+            entry
+            for entry in host.journal.entries(uuid)
+            if uuids is None or entry.van.uuid in uuids
+        ]
+        if not entries and not unreadable:
+            return 0
+        for entry in entries:
+            if live:
+                plan.check_live(host.extensions.plugin(entry.van.plugin))
+            entry.live = live
+        errors = release(host, entries, step).errors + unreadable
     if errors:
         failures.fail(exception.UnplugException, uuid, errors)
     return len(entries)
@@ -145,29 +145,26 @@ def _mark(
     entries: Sequence[journal.Entry],
     result: Released,
 ) -> list[journal.Entry]:
-    """Write to the journal that the VANs are being unplugged.
-
-    :returns: the entries that may be undone
-    """
-    # If this write fails, a VAN whose row says "plugged" must keep its
-    # device. A row in any other state already says that there is something to
-    # undo.
-    plugged = {e.van.uuid for e in entries if e.van.state == states.PLUGGED}
+    """Write to the journal that the VANs are being unplugged."""
+    # If this write fails, a VAN whose row says that both halves are done must
+    # keep its device. A row in any other state already says that there is
+    # something to undo.
+    whole = {e.van.uuid for e in entries if e.van.state in states.WHOLE}
     try:
         host.journal.mark(entries, states.UNPLUGGING)
     except Exception as err:
         result.journal_errors.append(_journal_error(host, err))
     else:
         return list(entries)
-    if plugged:
-        plugged = _still_plugged(host, plugged, entries[0].van.instance_uuid)
-    return [e for e in entries if e.van.uuid not in plugged]
+    if whole:
+        whole = _still_whole(host, whole, entries[0].van.instance_uuid)
+    return [e for e in entries if e.van.uuid not in whole]
 
 
-def _still_plugged(
+def _still_whole(
     host: host_module.Host, uuids: set[str], instance_uuid: str
 ) -> set[str]:
-    """Return those of uuids whose rows have the state "plugged".
+    """Return those of uuids whose rows have one of the states WHOLE.
 
     The state of a VAN object can be ahead of its row: the commit of the state
     "plugged" itself may have failed.
@@ -178,7 +175,7 @@ def _still_plugged(
         return uuids & {
             van.uuid
             for van in host.journal.vans(instance_uuid)
-            if van.state == states.PLUGGED
+            if van.state in states.WHOLE
         }
     except Exception as err:
         LOG.warning('Cannot read the states: %s', exception.describe(err))

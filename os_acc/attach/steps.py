@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 import contextlib
 import copy
 import dataclasses
@@ -21,6 +22,7 @@ from os_acc import objects
 from os_acc import progress
 from os_acc import reserved
 from os_acc.attach import exclusion
+from os_acc.attach import failures
 from os_acc.attach import plan
 from os_acc.attach import recorder
 from os_acc.claims import holder
@@ -47,11 +49,6 @@ class Steps:
     """The five steps of a VAN, each a call of its driver or plugin.
 
     A step that fails raises StepFailed.
-
-    :param host: has the drivers, the plugins and the journal
-    :param record: gets each step and its result
-    :param callback: gets the progress of each step; may be None
-    :raises JournalError: if the journal cannot be read
     """
 
     def __init__(
@@ -164,8 +161,6 @@ class Steps:
         later one sees the other.
 
         :param kept: what the VAN is reset to if it cannot
-        :raises DeviceBusy: if another VAN has what excludes it, or if it is
-            reserved for others
         """
         van = entry.van
         try:
@@ -177,7 +172,8 @@ class Steps:
                 entry.request.function_id,
                 entry.instance_info.project_id,
             )
-        except exception.DeviceBusy:
+        except BaseException:
+            # Nobody knows that it is free, so an undo must not touch it.
             for name, value in kept.items():
                 setattr(van, name, value)
             self._journal.save(van)
@@ -188,8 +184,6 @@ class Steps:
 
         The VAN is saved already, so a caller that programs the device from
         now on sees that the VAN uses it.
-
-        :raises DeviceError: if the programming failed or has not ended
         """
         if van.device is None:
             return
@@ -288,27 +282,13 @@ class Steps:
         van = entry.van
         actor, extension = _actor(van, step), _extension(van, step)
         logger = log.about(LOG, van.instance_uuid, van.uuid)
-
-        def tell(
-            status: str,
-            fraction: float | None = None,
-            message: str | None = None,
-        ) -> None:
-            self._reporter(
-                progress.Progress(
-                    van.instance_uuid,
-                    van.uuid,
-                    step,
-                    status,
-                    fraction,
-                    message,
-                )
-            )
-
+        event = functools.partial(
+            progress.Progress, van.instance_uuid, van.uuid, step
+        )
         van.connect(
             save or self._journal.save,
-            lambda fraction, message: tell(
-                progress.RUNNING, fraction, message
+            lambda fraction, message: self._reporter(
+                event(progress.RUNNING, fraction, message)
             ),
             self._time_left,
             lambda: [
@@ -319,7 +299,7 @@ class Steps:
         )
         start = time.monotonic()
         try:
-            tell(progress.STARTED)
+            self._reporter(event(progress.STARTED))
             logger.debug('%s by %s', step, actor)
             with self._acting_for(van):
                 act()
@@ -328,7 +308,7 @@ class Steps:
                 # It interrupts the caller's thread. The step did not fail.
                 raise
             text = exception.describe(err)
-            tell(progress.FAILED, message=text)
+            self._reporter(event(progress.FAILED, message=text))
             took = time.monotonic() - start
             self._record(van, step, extension, took, err)
             said = f'{step} of {actor} failed after {took:.3f} s: {text}'
@@ -342,7 +322,7 @@ class Steps:
             half = (van.uuid, _HALVES[step])
             seconds = time.monotonic() - start
             self._seconds[half] = self._seconds.get(half, 0.0) + seconds
-        tell(progress.DONE, 1.0)
+        self._reporter(event(progress.DONE, 1.0))
         self._record(van, step, extension, seconds)
         logger.debug('%s by %s took %.3f s', step, actor, seconds)
 
@@ -360,13 +340,33 @@ class Steps:
             self._journal.note(found)
 
 
+@contextlib.contextmanager
+def begun(
+    host: host_module.Host,
+    operation: str,
+    instance: objects.InstanceInfo | str,
+    cls: type[exception.AttachException],
+    callback: progress.Callback | None,
+) -> Iterator[Steps]:
+    """Hold the lock of an instance, and record the call.
+
+    :param operation: one of the operations of journal.events
+    :param instance: or its UUID
+    :param cls: what the errors of the call are raised as
+    """
+    uuid: str = instance if isinstance(instance, str) else instance.uuid
+    with (
+        failures.raised_as(cls, uuid),
+        recorder.recorded(host, operation, instance) as record,
+        host.locks.instance(uuid),
+    ):
+        yield Steps(host, record, callback)
+
+
 def failure(
     van: objects.VAN, step: str, err: BaseException
 ) -> exception.StepFailed:
-    """Make the error of a step.
-
-    :param err: what the driver or plugin raised
-    """
+    """Make the error of a step."""
     return exception.StepFailed(
         van=van.uuid,
         step=step,

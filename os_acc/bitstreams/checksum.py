@@ -22,12 +22,7 @@ class Checksum(NamedTuple):
 
     @classmethod
     def parse(cls, algorithm: str, value: str, bitstream: str) -> Checksum:
-        """Check a checksum that is given as a text.
-
-        :param bitstream: the name of the bitstream in errors
-        :raises BitstreamError: if the algorithm is not one of ALGORITHMS, or
-            the value is malformed
-        """
+        """Check a checksum that is given as a text."""
         digits = ALGORITHMS.get(algorithm)
         if digits is None:
             raise exception.BitstreamError(
@@ -47,9 +42,7 @@ class Checksum(NamedTuple):
 def verify(file: BinaryIO, wanted: Checksum, bitstream: str, most: int) -> str:
     """Check that a file has the wanted checksum.
 
-    :param most: as for bitstream_file.of_file()
     :returns: the file's SHA-256
-    :raises BitstreamError: if the checksum differs, or the file is too large
     """
     found = bitstream_file.of_file(file, bitstream, most, wanted.algorithm)
     if found[wanted.algorithm] != wanted.value:

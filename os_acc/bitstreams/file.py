@@ -38,9 +38,7 @@ def of_file(
     :param most: the largest size in bytes; checked while reading, because the
         file may still be growing
     :param algorithms: which checksums to compute, besides sha256
-    :param copy: a file to which the content is copied
     :returns: the checksums, hex, by algorithm
-    :raises BitstreamError: if the file is larger
     """
     hashes = {name: hashlib.new(name) for name in {'sha256', *algorithms}}
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -66,9 +64,7 @@ def opened(
 ) -> Iterator[tuple[str, BinaryIO]]:
     """Open a bitstream that lies in one of the directories.
 
-    :param path: an absolute path
     :param directories: the allowed directories; symbolic links are resolved
-    :param max_bytes: the largest size that is accepted
     :returns: the real path, and the open file
     :raises BitstreamError: if the file is in no allowed directory, is not a
         regular file, is too large, or cannot be opened
@@ -118,7 +114,6 @@ def _open_below(top: str, path: str) -> int | None:
     :param top: an absolute path without links
     :param path: the file, relative to top, without links and without ..
     :returns: None if it is not a regular file
-    :raises OSError: if a component is a link, or cannot be opened
     """
     *directories, name = path.split('/')
     fd = os.open(top, _LOOK | os.O_DIRECTORY)

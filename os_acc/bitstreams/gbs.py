@@ -50,12 +50,7 @@ class Image:
     offset: int
 
     def check_fits(self, interface_id: str | None, bitstream: str) -> None:
-        """Check that it was built for the interface of a card.
-
-        :param interface_id: of the card; None if it is unknown
-        :param bitstream: the name of the image in errors
-        :raises BitstreamError: if it was not
-        """
+        """Check that it was built for the interface of a card."""
         if interface_id is None:
             _refuse(bitstream, 'the card does not show its interface id')
         if self.interface_id != interface_id:
@@ -69,7 +64,6 @@ class Image:
         """Check that it has a function.
 
         :param function_id: None: any will do
-        :raises BitstreamError: if the image has only other functions
         """
         if function_id is None:
             return
@@ -86,7 +80,6 @@ def read(file: BinaryIO, bitstream: str) -> Image:
 
     :param file: the image; the position in it does not matter
     :param bitstream: the name of the image in errors
-    :raises BitstreamError: if it is not an image in this format
     """
     fd = file.fileno()
     return parse(os.pread(fd, HEAD, 0), os.fstat(fd).st_size, bitstream)

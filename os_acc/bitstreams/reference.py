@@ -90,10 +90,7 @@ class Web:
         return HIDDEN in (self.user, self.query)
 
     def url(self, suffix: str = '') -> str:
-        """The URL to request: without user, password and checksum.
-
-        :param suffix: what to append to the path
-        """
+        """The URL to request: without user, password and checksum."""
         query = f'?{self.query}' if self.query else ''
         return f'{self.scheme}://{self.host}{self.path}{suffix}{query}'
 

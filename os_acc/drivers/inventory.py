@@ -71,7 +71,7 @@ def handle(
             state = _STATES.get(first.category, device_objects.ABSENT)
             reason = first.text
             break
-    return objects.DeviceHandleInfo.of_canonical(
+    return objects.DeviceHandleInfo(
         handle=attach_handle,
         state=state,
         holder=holder.van_uuid if holder is not None else None,
@@ -104,7 +104,7 @@ def device(
         free += each.state == device_objects.FREE
     capacity = max((kind.capacity for kind in mdev_types), default=0)
     available = max((kind.available for kind in mdev_types), default=0)
-    return objects.Device.of_canonical(
+    return objects.Device(
         address=address,
         driver=driver,
         handles=list(handles),
@@ -127,7 +127,7 @@ def failed(
     :param values: other fields of objects.Device that are known
     """
     handles = [
-        objects.DeviceHandleInfo.of_canonical(
+        objects.DeviceHandleInfo(
             handle=van.handle,
             state=device_objects.USED,
             holder=van.uuid,

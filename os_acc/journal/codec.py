@@ -47,8 +47,6 @@ HOLDER_COLUMNS = (
 
 _DATA = 'versioned_object.data'
 
-_ENCODER = json.JSONEncoder(separators=(',', ':'))
-
 
 @dataclasses.dataclass
 class Entry:
@@ -129,13 +127,8 @@ def van_columns(van: objects.VAN) -> dict[str, Any]:
 
 def new_rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Return the columns of new rows, by the name of the column."""
-    found: list[dict[str, Any]] = []
-    last: objects.InstanceInfo | None = None
-    instance = ''
+    found = []
     for entry in entries:
-        if entry.instance_info is not last:  # one plug has one InstanceInfo
-            last = entry.instance_info
-            instance = _text(last.stored())
         claim = entry.request.handle
         found.append(
             {
@@ -144,7 +137,7 @@ def new_rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
                 'attached': entry.attached,
                 'live': entry.live,
                 'request': _request(entry.request),
-                'instance': instance,
+                'instance': _text(entry.instance_info.stored()),
             }
         )
     return found
@@ -231,10 +224,7 @@ def unreadable(rows: list[sqlite3.Row]) -> list[UnreadableRow]:
 def read(
     path: str, row: sqlite3.Row, decode: Callable[[sqlite3.Row], _R]
 ) -> _R:
-    """Read a row that must be readable.
-
-    :raises JournalError: if it cannot be read; the error names the VAN
-    """
+    """Read a row that must be readable."""
     try:
         return decode(row)
     except Exception as err:
@@ -258,4 +248,4 @@ def _holder_values(row: sqlite3.Row) -> dict[str, Any]:
 
 
 def _text(obj_primitive: dict[str, Any]) -> str:
-    return _ENCODER.encode(obj_primitive)
+    return json.dumps(obj_primitive, separators=(',', ':'))

@@ -35,9 +35,6 @@ class Connections:
     connections read while another one writes. Before each use, the file is
     compared with the one that was opened. If another journal has been put in
     its place, the new file is checked and used from then on.
-
-    :param state_path: the journal's directory
-    :param timeout: seconds to wait for another process
     """
 
     def __init__(self, state_path: str, timeout: float) -> None:
@@ -46,6 +43,8 @@ class Connections:
         self._state_path = state_path
         self._closed = False
         self._mutex = threading.Lock()
+        #: Held during a write: see store.Store.
+        self.writing = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         #: The file that was checked, and that the idle connections have open.
         self._checked: database.Identity | None = None
@@ -60,9 +59,6 @@ class Connections:
         """Call act with a connection, and return its result.
 
         :param act: only reads, and fetches all rows before it returns
-        :raises JournalMissing: if there is no journal yet
-        :raises JournalError: if the journal was removed, is damaged or cannot
-            be read
         """
 
         def attempt() -> _R:
@@ -76,8 +72,6 @@ class Connections:
         """Give a connection to one thread. Do not wait inside the block.
 
         A fork waits until the block ends.
-
-        :raises JournalMissing, JournalError: as read()
         """
         pid = os.getpid()
         with forking.in_use(self.path):
@@ -107,10 +101,7 @@ class Connections:
                 db.close()
 
     def check_place(self) -> None:
-        """Check that the journal is still the file that was opened.
-
-        :raises JournalError: if the file was renamed, removed or replaced
-        """
+        """Check that the journal is still the file that was opened."""
         if database.identity(self.path) != self._checked:
             raise database.error(
                 self.path,
@@ -130,6 +121,7 @@ class Connections:
 
     def after_fork_in_child(self, abandon: bool) -> None:
         self._mutex = threading.Lock()
+        self.writing = threading.Lock()
         if abandon:
             _abandoned.extend(self._idle)
             self._idle = []

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import functools
+import json
 import os
 import sqlite3
 import time
@@ -43,10 +44,7 @@ Identity = tuple[int, int]
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open an existing file. The connection may pass between threads.
-
-    :raises sqlite3.Error: if there is no such file, or sqlite cannot open it
-    """
+    """Open an existing file. The connection may pass between threads."""
     _make_shm(path)
     # mode=rw never creates the file, even if it was removed meanwhile.
     # No cache of statements: a traceback that is taken while the connection is
@@ -109,6 +107,59 @@ def storable(value: Any) -> Any:
     return value
 
 
+def columns_of(record: Any) -> dict[str, Any]:
+    """The columns of a dataclass that is a row; a tuple becomes JSON."""
+    return {
+        name: json.dumps(value) if isinstance(value, tuple) else value
+        for name, value in vars(record).items()
+    }
+
+
+def read_all(
+    db: sqlite3.Connection, table: str, cls: type[_R], order: str
+) -> list[_R]:
+    """Read a table whose columns are the fields of a dataclass."""
+    rows = execute(db, f'SELECT * FROM {table} ORDER BY {order}')
+    return [cls(**dict(row)) for row in rows]
+
+
+def put(
+    db: sqlite3.Connection,
+    table: str,
+    columns: Mapping[str, Any],
+    conflict: str = 'REPLACE',
+) -> None:
+    """Write a row in place of the one with the same key.
+
+    :param conflict: IGNORE: leave that one as it is
+    """
+    marks = ', '.join(f':{name}' for name in columns)
+    execute(
+        db,
+        f'INSERT OR {conflict} INTO {table} ({", ".join(columns)})'
+        f' VALUES ({marks})',
+        columns,
+    )
+
+
+def has(
+    db: sqlite3.Connection, table: str, columns: Mapping[str, Any]
+) -> bool:
+    """Whether a table has a row with these values."""
+    where = ' AND '.join(f'{name} IS :{name}' for name in columns)
+    found = execute(db, f'SELECT 1 FROM {table} WHERE {where}', columns)
+    return found.fetchone() is not None
+
+
+def delete(
+    db: sqlite3.Connection, table: str, columns: Mapping[str, Any]
+) -> bool:
+    """Delete the rows with these values; returns whether there were any."""
+    where = ' AND '.join(f'{name} IS :{name}' for name in columns)
+    done = execute(db, f'DELETE FROM {table} WHERE {where}', columns)
+    return done.rowcount > 0
+
+
 def code(err: sqlite3.Error) -> int | None:
     """Return sqlite's primary result code; None if sqlite set none."""
     extended = getattr(err, 'sqlite_errorcode', None)
@@ -143,10 +194,7 @@ def until_free(
     In a shared directory it also waits a moment if this process has found
     files of sqlite before another process has set their mode: see _make_shm().
 
-    :param timeout: seconds
     :param since: when they began, of time.monotonic(); None: now
-    :raises JournalBusy: if another connection held a lock until the timeout
-    :raises JournalError: if sqlite reports another error
     """
     start = time.monotonic() if since is None else since
     pause = _FIRST_PAUSE
@@ -180,10 +228,7 @@ def _may_pass(path: str, err: sqlite3.Error) -> bool:
 
 
 def identity(path: str) -> Identity | None:
-    """Return the identity of the file at a path; None if there is no file.
-
-    :raises JournalError: if the path cannot be examined
-    """
+    """Return the identity of the file at a path; None if there is no file."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -210,10 +255,7 @@ def hint(path: str) -> str:
 
 
 def full(directory: str) -> str | None:
-    """Say that the disk of a directory is full; None if it is not.
-
-    :raises OSError: if it cannot be examined
-    """
+    """Say that the disk of a directory is full; None if it is not."""
     disk = os.statvfs(directory)
     if disk.f_bavail * disk.f_frsize < _LITTLE:
         return f'the disk of {directory} is full'

@@ -51,17 +51,11 @@ def add(db: sqlite3.Connection, found: Sequence[Demand]) -> None:
     for each in found:
         database.execute(
             db,
-            'INSERT INTO demand VALUES (?, ?, ?, ?, ?, ?)'
+            "INSERT INTO demand VALUES (ifnull(:resource_class, ''), :traits,"
+            " ifnull(:function_id, ''), :count, :first_at, :last_at)"
             ' ON CONFLICT (resource_class, traits, function_id) DO UPDATE SET'
             ' count = count + excluded.count, last_at = excluded.last_at',
-            (
-                each.resource_class or '',
-                json.dumps(each.traits),
-                each.function_id or '',
-                each.count,
-                each.first_at,
-                each.last_at,
-            ),
+            database.columns_of(each),
         )
     database.execute(
         db,
@@ -73,17 +67,13 @@ def add(db: sqlite3.Connection, found: Sequence[Demand]) -> None:
 
 def read(db: sqlite3.Connection) -> list[Demand]:
     """Read all kinds, the newest last."""
-    rows = database.execute(
-        db,
-        'SELECT resource_class, traits, function_id, count, first_at, last_at'
-        ' FROM demand ORDER BY last_at, rowid',
-    )
+    found = database.read_all(db, 'demand', Demand, 'last_at, rowid')
     return [
-        Demand(
-            resource_class or None,
-            tuple(json.loads(traits)),
-            function_id or None,
-            *rest,
+        dataclasses.replace(
+            each,
+            resource_class=each.resource_class or None,
+            traits=tuple(json.loads(str(each.traits))),
+            function_id=each.function_id or None,
         )
-        for resource_class, traits, function_id, *rest in rows
+        for each in found
     ]

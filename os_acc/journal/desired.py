@@ -49,6 +49,13 @@ class Desired:
             gone = {'vgpus': gone}
         return [*names, *gone.get(part, ())]
 
+    def pools(self) -> list[dict[str, Any]]:
+        """The pools of the document, as it has them."""
+        found: list[dict[str, Any]] = json.loads(self.document).get(
+            'pools', []
+        )
+        return found
+
 
 def devices_in(document: Mapping[str, Any], part: str) -> list[str]:
     """The devices of a part of a document: see Desired.devices_of()."""
@@ -66,52 +73,11 @@ def _names(item: dict[str, Any]) -> Iterator[str]:
 
 def read(db: sqlite3.Connection) -> list[Desired]:
     """Read the document; empty: none was applied."""
-    rows = database.execute(db, 'SELECT document, settled FROM desired')
-    return [Desired(*row) for row in rows]
+    return database.read_all(db, 'desired', Desired, 'rowid')
 
 
 def write(db: sqlite3.Connection, desired: Desired | None) -> None:
     """Write the document in place of the earlier one; None: there is none."""
     database.execute(db, 'DELETE FROM desired')
     if desired is not None:
-        database.execute(
-            db,
-            'INSERT INTO desired (document, settled) VALUES (?, ?)',
-            dataclasses.astuple(desired),
-        )
-
-
-def unsettle(db: sqlite3.Connection) -> None:
-    """Note that not all of the document is done: see Desired.settled."""
-    database.execute(db, 'UPDATE desired SET settled = NULL')
-
-
-def pools(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """The pools of the document, as it has them."""
-    for each in read(db):
-        found: list[dict[str, Any]] = json.loads(each.document).get(
-            'pools', []
-        )
-        return found
-    return []
-
-
-def kept_vfs(db: sqlite3.Connection) -> list[tuple[str, int]]:
-    """Which PFs keep VFs without a VAN: see keep_vfs()."""
-    rows = database.execute(db, 'SELECT pf, number FROM kept_vfs ORDER BY pf')
-    return [(pf, number) for pf, number in rows]
-
-
-def keep_vfs(db: sqlite3.Connection, pf: str, number: int | None) -> None:
-    """Write how many VFs a PF keeps.
-
-    :param number: None: only as long as VANs have them. 0: they are there, and
-        somebody else has made them
-    """
-    database.execute(db, 'DELETE FROM kept_vfs WHERE pf = ?', (pf,))
-    if number is not None:
-        database.execute(
-            db,
-            'INSERT INTO kept_vfs (pf, number) VALUES (?, ?)',
-            (pf, number),
-        )
+        database.put(db, 'desired', vars(desired))

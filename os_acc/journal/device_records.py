@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import sqlite3
 from typing import Any
 
+from os_acc.journal import database
 from os_acc.journal import desired as desired_rows
 from os_acc.journal import events as event_rows
 from os_acc.journal import health as health_rows
@@ -25,7 +26,11 @@ class DeviceRecords(store.Store):
 
     def reservations(self) -> list[health_rows.Reservation]:
         """List the reserved devices."""
-        return self._select(health_rows.reservations)
+        return self._select(
+            lambda db: database.read_all(
+                db, 'reserved', health_rows.Reservation, 'address'
+            )
+        )
 
     def free(self, address: str) -> bool:
         """Free a reserved device.
@@ -33,13 +38,7 @@ class DeviceRecords(store.Store):
         :param address: of the handle
         :returns: whether it was reserved
         """
-        return self._commit(
-            lambda db: health_rows.free(db, address),
-            lambda db: all(
-                found.address != address
-                for found in health_rows.reservations(db)
-            ),
-        )
+        return self._delete('reserved', address=address)
 
     def unhealthy(self) -> list[health_rows.Health]:
         """List the devices that are given to nobody, and why."""
@@ -48,37 +47,37 @@ class DeviceRecords(store.Store):
     def save_unhealthy(self, found: health_rows.Health) -> None:
         """Stop giving out a device. A repeated cause changes nothing.
 
-        :param found: of cause REBOOT, it replaces an earlier one
+        :param found: of cause REBOOT, it replaces an earlier one: one of an
+            earlier boot is no longer valid
         """
+        columns = vars(found)
+        conflict, written = 'REPLACE', columns
+        if found.cause != health_rows.REBOOT:
+            conflict = 'IGNORE'
+            written = {'device': found.device, 'cause': found.cause}
+        event = event_rows.Event(
+            at=event_rows.now(),
+            operation=event_rows.UNHEALTHY,
+            step=None,
+            result=event_rows.FAILED,
+            device=found.device,
+            extension=found.driver or None,
+            error=found.cause,
+            reason=event_rows.masked(found.reason),
+        )
         self._commit(
-            lambda db: health_rows.write(db, found),
-            lambda db: any(
-                each == found
-                or (
-                    (each.device, each.cause) == (found.device, found.cause)
-                    and found.cause != health_rows.REBOOT
-                )
-                for each in health_rows.read(db)
-            ),
-            [
-                event_rows.Event(
-                    at=event_rows.now(),
-                    operation=event_rows.UNHEALTHY,
-                    step=None,
-                    result=event_rows.FAILED,
-                    device=found.device,
-                    extension=found.driver or None,
-                    error=found.cause,
-                    reason=event_rows.masked(found.reason),
-                )
-            ],
+            lambda db: database.put(db, 'health', columns, conflict),
+            lambda db: database.has(db, 'health', written),
+            [event],
         )
 
     def announce_unhealthy(self, found: health_rows.Health) -> None:
         """Note that the hooks were called for an unhealthy device."""
-        self._commit(
-            lambda db: health_rows.announce(db, found),
-            lambda db: found not in health_rows.read(db),
+        self._update(
+            'UPDATE health SET announced = 1'
+            ' WHERE device = :device AND cause = :cause AND since = :since',
+            'health',
+            [vars(found)],
         )
 
     def forget_unhealthy(self, device: str, cause: str) -> bool:
@@ -86,62 +85,51 @@ class DeviceRecords(store.Store):
 
         :returns: whether the device had it
         """
-        return self._commit(
-            lambda db: health_rows.delete(db, device, cause),
-            lambda db: all(
-                (each.device, each.cause) != (device, cause)
-                for each in health_rows.read(db)
-            ),
-        )
+        return self._delete('health', device=device, cause=cause)
 
     def acknowledged(self) -> list[health_rows.FatalErrors]:
         """List the fatal PCIe errors that an operator has acknowledged."""
-        return self._select(health_rows.acknowledged)
+        return self._select(
+            lambda db: database.read_all(
+                db, 'fatal_errors', health_rows.FatalErrors, 'device'
+            )
+        )
 
     def acknowledge(self, errors: health_rows.FatalErrors) -> None:
         """Record that an operator has acknowledged fatal PCIe errors."""
-        self._commit(
-            lambda db: health_rows.acknowledge(db, errors),
-            lambda db: errors in health_rows.acknowledged(db),
-        )
+        self._put('fatal_errors', vars(errors))
 
     def programs(self, device: str | None = None) -> list[records.Program]:
         """Read what is programmed into a device; None: into all devices."""
-        return self._select(lambda db: records.read(db, device))
+        return [
+            found
+            for found in self._select(records.read)
+            if device in (None, found.device)
+        ]
 
     def save_program(self, program: records.Program) -> None:
         """Write what is programmed, in place of the earlier record."""
-        self._commit(
-            lambda db: records.write(db, program),
-            lambda db: program in records.read(db, program.device),
-        )
+        self._put('program', database.columns_of(program))
 
     def note_cleaned(self, programs: Sequence[records.Program]) -> None:
         """Note that nothing is left of failed programmings.
 
-        :param programs: their records, as they were read before the clean-up
+        A record that has changed in the meantime stays as it is.
         """
-
-        def write(db: sqlite3.Connection) -> None:
-            for program in programs:
-                records.note_cleaned(db, program)
-
-        self._commit(
-            write,
-            lambda db: all(
-                found.cleaned or found not in programs
-                for found in records.read(db, None)
-            ),
+        self._update(
+            'UPDATE program SET cleaned = 1'
+            ' WHERE device = :device AND region = :region'
+            " AND state = 'error' AND updated_at = :updated_at",
+            'program',
+            [
+                {**database.columns_of(program), 'cleaned': False}
+                for program in programs
+            ],
         )
 
     def forget_program(self, device: str, region: str) -> None:
-        """Delete the record of a region."""
-        self._commit(
-            lambda db: records.forget(db, device, region),
-            lambda db: all(
-                found.region != region for found in records.read(db, device)
-            ),
-        )
+        """Delete the record of a region: it is unknown what it holds."""
+        self._delete('program', device=device, region=region)
 
     def desired(self) -> desired_rows.Desired | None:
         """The document that was applied last; None: there is none."""
@@ -155,14 +143,14 @@ class DeviceRecords(store.Store):
         )
 
     def unsettle_desired(self) -> None:
-        """Note that the document must be applied again, if there is one."""
+        """Note that the document must be applied again, if there is one.
+
+        See desired.Desired.settled.
+        """
         known = self.desired()
         if known is not None and known.settled is not None:
-            self._commit(
-                desired_rows.unsettle,
-                lambda db: all(
-                    each.settled is None for each in desired_rows.read(db)
-                ),
+            self._update(
+                'UPDATE desired SET settled = NULL', 'desired', [vars(known)]
             )
 
     def devices_of(self, part: str, also_let_go: bool = True) -> list[str]:
@@ -172,15 +160,57 @@ class DeviceRecords(store.Store):
 
     def pools(self) -> list[dict[str, Any]]:
         """The pools of that document: see os_acc.desired.documents.Pool."""
-        return self._select(desired_rows.pools)
+        found = self._select(desired_rows.read)
+        return [pool for document in found for pool in document.pools()]
 
     def kept_vfs(self) -> dict[str, int]:
         """How many VFs each PF keeps without a VAN, by the PF's address."""
-        return dict(self._select(desired_rows.kept_vfs))
+
+        def read(db: sqlite3.Connection) -> list[tuple[str, int]]:
+            rows = database.execute(db, 'SELECT pf, number FROM kept_vfs')
+            return [(pf, number) for pf, number in rows]
+
+        return dict(self._select(read))
 
     def keep_vfs(self, pf: str, number: int | None) -> None:
-        """Write how many VFs a PF keeps: see desired.keep_vfs()."""
+        """Write how many VFs a PF keeps.
+
+        :param number: None: only as long as VANs have them. 0: they are there,
+            and somebody else has made them
+        """
+        if number is None:
+            self._delete('kept_vfs', pf=pf)
+        else:
+            self._put('kept_vfs', {'pf': pf, 'number': number})
+
+    def _put(self, table: str, columns: dict[str, Any]) -> None:
         self._commit(
-            lambda db: desired_rows.keep_vfs(db, pf, number),
-            lambda db: dict(desired_rows.kept_vfs(db)).get(pf) == number,
+            lambda db: database.put(db, table, columns),
+            lambda db: database.has(db, table, columns),
+        )
+
+    def _delete(self, table: str, **columns: Any) -> bool:
+        return self._commit(
+            lambda db: database.delete(db, table, columns),
+            lambda db: not database.has(db, table, columns),
+        )
+
+    def _update(
+        self, statement: str, table: str, before: Sequence[dict[str, Any]]
+    ) -> None:
+        """Change rows in one commit.
+
+        :param statement: executed for each of the rows
+        :param before: the columns of the rows, which the statement changes
+        """
+
+        def act(db: sqlite3.Connection) -> None:
+            for columns in before:
+                database.execute(db, statement, columns)
+
+        self._commit(
+            act,
+            lambda db: (
+                not any(database.has(db, table, columns) for columns in before)
+            ),
         )

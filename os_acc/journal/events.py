@@ -168,10 +168,7 @@ def masked(text: str) -> str:
 def insert(
     db: sqlite3.Connection, program: str, found: Sequence[Event]
 ) -> None:
-    """Write events, and delete the oldest if there are too many.
-
-    :param program: the program or service that this process is
-    """
+    """Write events, and delete the oldest if there are too many."""
     # The values of seq and of the columns after it.
     author = (None, os.geteuid(), program, os.getpid())
     db.executemany(
@@ -322,7 +319,6 @@ def write_events(
 
     If this fails, the rest of the transaction goes on without the events.
 
-    :param program: the program or service that this process is
     :raises sqlite3.Error: if sqlite has rolled back the whole transaction
     """
     db.execute('SAVEPOINT events')

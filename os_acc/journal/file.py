@@ -80,14 +80,8 @@ def path_in(state_path: str) -> str:
 def prepare(state_path: str, timeout: float, create: bool) -> None:
     """Check that there is an undamaged journal.
 
-    :param state_path: the journal's directory
-    :param timeout: seconds to wait for another writer
     :param create: True: also create or migrate the journal, set its mode (see
         state_files), and set a damaged one aside; False: change nothing
-    :raises JournalMissing: if there is no journal, and create is False
-    :raises JournalBusy: if another process holds a lock on the journal
-    :raises JournalError: if the journal is damaged, was set aside, has
-        another schema or cannot be opened; the error says what to do
     """
     path = path_in(state_path)
     with forking.in_use(path):
@@ -105,7 +99,9 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
                 )
             _create(path)
             found = database.identity(path)
-        problem = _check_and_migrate(path, timeout, create)
+        problem = _examine(
+            path, timeout, lambda db: _migrate(db, path, create)
+        )
         if problem is not None:
             if database.identity(path) != found:
                 # Another process has set the damaged file aside meanwhile,
@@ -119,11 +115,6 @@ def prepare(state_path: str, timeout: float, create: bool) -> None:
             raise database.error(
                 path, f'it is damaged: {problem}. {_remedy(state_path)}'
             )
-
-
-def _check_and_migrate(path: str, timeout: float, change: bool) -> str | None:
-    """Return what is wrong with the file; None if it can be used."""
-    return _examine(path, timeout, lambda db: _migrate(db, path, change))
 
 
 def _examine(
@@ -234,8 +225,6 @@ def _refuse_leftovers(path: str) -> None:
     """Check that no rows of a removed journal are beside a missing one.
 
     sqlite would write them into a new journal, and damage it.
-
-    :raises JournalError: if there are such files
     """
     for end in ('-wal', '-journal'):
         # Another process may have created the journal just now. Then the file
@@ -250,10 +239,7 @@ def _refuse_leftovers(path: str) -> None:
 
 
 def _check(db: sqlite3.Connection) -> str | None:
-    """Return what is wrong with the file; None if it is undamaged.
-
-    :raises sqlite3.DatabaseError: if it cannot be read
-    """
+    """Return what is wrong with the file; None if it is undamaged."""
     found = db.execute('PRAGMA quick_check(1)').fetchone()[0]
     if found != 'ok':
         return str(found)
@@ -266,9 +252,6 @@ def set_aside(path: str, suffix: str) -> str:
 
     The other files are linked first and their old names are removed last. If
     the process is killed in between, the file always has them beside it.
-
-    :returns: the new name
-    :raises OSError: if the file cannot be renamed
     """
     new = f'{path}{suffix}{time.strftime("%Y%m%dT%H%M%S")}-{os.getpid()}'
     for end in _BESIDE:
@@ -292,11 +275,8 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
 
     A damaged journal that nobody has set aside yet is set aside first.
 
-    :param timeout: seconds to wait for another writer
     :returns: how many rows were copied and how many were lost; rows that
         cannot be read are not counted
-    :raises JournalBusy: if another process holds a lock on the damaged file
-    :raises JournalError: if there is an undamaged journal, or no journal
     """
     path = path_in(state_path)
     _leave_no_journal(path, timeout)
@@ -344,10 +324,7 @@ def rebuild(state_path: str, timeout: float) -> Rebuilt:
 
 
 def _leave_no_journal(path: str, timeout: float) -> None:
-    """Set a damaged journal aside that only readers have seen.
-
-    :raises JournalError: if there is an undamaged journal
-    """
+    """Set a damaged journal aside that only readers have seen."""
     with forking.in_use(path):
         found = database.identity(path)
         if found is None:
@@ -370,10 +347,7 @@ def _damaged(path: str) -> list[str]:
 
 
 def _salvage(path: str, timeout: float) -> list[tuple[str, sqlite3.Row]]:
-    """Read the rows of a damaged file, each table up to its first error.
-
-    :raises JournalBusy: if another process holds a lock on the file
-    """
+    """Read the rows of a damaged file, each table up to its first error."""
 
     def read(table: str) -> list[tuple[str, sqlite3.Row]]:
         rows: list[tuple[str, sqlite3.Row]] = []

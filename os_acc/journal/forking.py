@@ -79,10 +79,6 @@ def in_use(path: str) -> Iterator[None]:
 
     Do not wait for other threads inside the block. A thread may enter the
     block again inside.
-
-    :param path: the path of the journal, for the error
-    :raises JournalError: if this process was forked from one that could not
-        close its connections
     """
     guard = _guard
     if guard.spoilt:

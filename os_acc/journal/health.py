@@ -20,17 +20,6 @@ GONE = 'gone'
 #: The device has a new function only after the host was switched off and on.
 REBOOT = 'reboot'
 
-_COLUMNS = (
-    'device',
-    'cause',
-    'reason',
-    'boot_id',
-    'since',
-    'driver',
-    'announced',
-)
-_FATAL = ('device', 'generation', 'count')
-
 
 @dataclasses.dataclass(frozen=True)
 class Health:
@@ -86,71 +75,11 @@ def concerns_chip(health: Health) -> bool:
 
 def read(db: sqlite3.Connection) -> list[Health]:
     """Read the causes of all devices, the oldest of a device first."""
-    rows = database.execute(
-        db,
-        f'SELECT {", ".join(_COLUMNS)} FROM health'
-        ' ORDER BY device, since, cause',
-    )
+    found = database.read_all(db, 'health', Health, 'device, since, cause')
     return [
-        dataclasses.replace(Health(*row), announced=bool(row[-1]))
-        for row in rows
+        dataclasses.replace(each, announced=bool(each.announced))
+        for each in found
     ]
-
-
-def write(db: sqlite3.Connection, health: Health) -> None:
-    """Write a cause. The same cause stays as it is, with its time.
-
-    REBOOT is the exception: one of an earlier boot is no longer valid.
-    """
-    verb = 'REPLACE' if health.cause == REBOOT else 'IGNORE'
-    marks = ', '.join('?' * len(_COLUMNS))
-    database.execute(
-        db,
-        f'INSERT OR {verb} INTO health ({", ".join(_COLUMNS)})'
-        f' VALUES ({marks})',
-        dataclasses.astuple(health),
-    )
-
-
-def announce(db: sqlite3.Connection, health: Health) -> None:
-    """Note that the hooks were called for a cause."""
-    database.execute(
-        db,
-        'UPDATE health SET announced = 1'
-        ' WHERE device = ? AND cause = ? AND since = ?',
-        (health.device, health.cause, health.since),
-    )
-
-
-def delete(db: sqlite3.Connection, device: str, cause: str) -> bool:
-    """End a cause.
-
-    :returns: whether the device had it
-    """
-    done = database.execute(
-        db,
-        'DELETE FROM health WHERE device = ? AND cause = ?',
-        (device, cause),
-    )
-    return done.rowcount > 0
-
-
-def acknowledged(db: sqlite3.Connection) -> list[FatalErrors]:
-    """Read the fatal errors that operators have acknowledged."""
-    rows = database.execute(
-        db, f'SELECT {", ".join(_FATAL)} FROM fatal_errors ORDER BY device'
-    )
-    return [FatalErrors(*row) for row in rows]
-
-
-def acknowledge(db: sqlite3.Connection, errors: FatalErrors) -> None:
-    """Write acknowledged errors, in place of the device's earlier ones."""
-    database.execute(
-        db,
-        f'INSERT OR REPLACE INTO fatal_errors ({", ".join(_FATAL)})'
-        ' VALUES (?, ?, ?)',
-        dataclasses.astuple(errors),
-    )
 
 
 # Devices that no VAN may get until an operator frees them.
@@ -162,8 +91,6 @@ def acknowledge(db: sqlite3.Connection, errors: FatalErrors) -> None:
 #: Key of VAN.driver_data: the reason to reserve the VAN's handle when the VAN
 #: is released.
 RESERVE = 'reserve'
-
-_OF_RESERVED = ('address', 'device', 'since', 'reason')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,13 +107,6 @@ class Reservation:
     device: str
     since: str
     reason: str
-
-
-def reservations(db: sqlite3.Connection) -> list[Reservation]:
-    rows = database.execute(
-        db, f'SELECT {", ".join(_OF_RESERVED)} FROM reserved ORDER BY address'
-    )
-    return [Reservation(*row) for row in rows]
 
 
 def reservation_of(van: objects.VAN, since: str) -> Reservation | None:
@@ -209,21 +129,6 @@ def reserve(
     A VAN whose row is gone was released before. The operator may have freed
     its device since.
     """
-    database.execute(
-        db,
-        f'INSERT OR REPLACE INTO reserved ({", ".join(_OF_RESERVED)})'
-        ' SELECT ?, ?, ?, ? WHERE EXISTS'
-        ' (SELECT 1 FROM van WHERE uuid = ? AND instance_uuid = ?)',
-        (*dataclasses.astuple(reservation), van_uuid, instance_uuid),
-    )
-
-
-def free(db: sqlite3.Connection, address: str) -> bool:
-    """Free a device.
-
-    :returns: whether it was reserved
-    """
-    done = database.execute(
-        db, 'DELETE FROM reserved WHERE address = ?', (address,)
-    )
-    return done.rowcount > 0
+    van = {'uuid': van_uuid, 'instance_uuid': instance_uuid}
+    if database.has(db, 'van', van):
+        database.put(db, 'reserved', vars(reservation))

@@ -45,10 +45,7 @@ class Journal(device_records.DeviceRecords):
     """
 
     def entries(self, instance_uuid: str | None = None) -> list[codec.Entry]:
-        """Read the readable rows, in the order in which they were added.
-
-        :param instance_uuid: only the rows of this instance; None: all rows
-        """
+        """Read the readable rows, in the order in which they were added."""
         return codec.readable(self._of(instance_uuid), codec.to_entry)
 
     def vans(self, instance_uuid: str | None = None) -> objects.VANList:
@@ -60,10 +57,7 @@ class Journal(device_records.DeviceRecords):
     def unreadable(
         self, instance_uuid: str | None = None
     ) -> list[codec.UnreadableRow]:
-        """List the rows that entries() leaves out, with the reasons.
-
-        :param instance_uuid: only the rows of this instance; None: all rows
-        """
+        """List the rows that entries() leaves out, with the reasons."""
         return codec.unreadable(self._of(instance_uuid))
 
     def vans_on(self, device: str | None) -> objects.VANList:
@@ -95,23 +89,15 @@ class Journal(device_records.DeviceRecords):
         """Read the requests of the VANs of an instance.
 
         VANs that are being plugged are included.
-
-        :raises JournalError: if a request cannot be read
         """
         return self._read('instance_uuid = ?', instance_uuid, codec.to_request)
 
     def unsettled(self, boot_id: str) -> list[str]:
-        """List the UUIDs of the instances that recover() has to look at.
-
-        :param boot_id: the boot_id of the current boot of the host
-        """
+        """List the UUIDs of the instances that recover() has to look at."""
         return self._select(lambda db: rows.unsettled(db, boot_id))
 
     def identity(self) -> str:
-        """The UUID of this journal, which no other journal has.
-
-        :raises JournalError: if it cannot be read
-        """
+        """The UUID of this journal, which no other journal has."""
         found = self._select(rows.identity)
         if not found:
             raise database.error(self.path, 'it has no UUID')
@@ -155,10 +141,8 @@ class Journal(device_records.DeviceRecords):
         """Write all fields of VANs in one commit: all VANs, or none.
 
         :param attached: the new value of Entry.attached; None: keep the old
-        :param events: written by the same commit
         :raises DeviceBusy: if another VAN has the handle of a VAN. The VAN
             object gets its saved values again
-        :raises JournalError: if a VAN is no longer in the journal
         """
         vans = list(vans)
         now = timeutils.utcnow(with_timezone=True)
@@ -227,8 +211,6 @@ class Journal(device_records.DeviceRecords):
         :param released: VANs to delete; a VAN without a row is not an error
         :param failed: each other VAN and its error; a VAN without a row is
             not an error
-        :param state: the new state of the other VANs
-        :param events: written by the same commit
         """
         released = list(released)
         gone = [_key(van) for van in released]
@@ -252,12 +234,7 @@ class Journal(device_records.DeviceRecords):
     def forget(
         self, van_uuid: str, events: Sequence[event_rows.Event] = ()
     ) -> codec.Holder:
-        """Delete a VAN's row, readable or not. Nothing is undone.
-
-        :param events: written by the same commit
-        :returns: the columns of the deleted row
-        :raises JournalError: if the VAN has no row
-        """
+        """Delete a VAN's row, readable or not. Nothing is undone."""
 
         def act(db: sqlite3.Connection) -> codec.Holder:
             for row in rows.select(db, 'uuid = ?', van_uuid):
@@ -272,10 +249,7 @@ class Journal(device_records.DeviceRecords):
     def events(
         self, wanted: event_rows.Wanted | None = None
     ) -> list[event_rows.Event]:
-        """Read events, the oldest first.
-
-        :param wanted: None: all that the journal has
-        """
+        """Read events, the oldest first."""
         chosen = wanted or event_rows.Wanted()
         return self._select(lambda db: event_rows.read(db, chosen))
 

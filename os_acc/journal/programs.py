@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from typing import Any
 
 from os_acc.journal import database
 
@@ -22,24 +21,6 @@ REBOOT = 'reboot'
 
 #: The region of a device that is programmed as a whole.
 WHOLE = ''
-
-_COLUMNS = (
-    'device',
-    'region',
-    'function_id',
-    'digest',
-    'state',
-    'boot_id',
-    'error',
-    'updated_at',
-    'driver',
-    'chip',
-    'address',
-    'serial',
-    'handles',
-    'announced',
-    'cleaned',
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +73,7 @@ class Program:
         return label(self.device, self.region)
 
     def is_done(self, boot_id: str) -> bool:
-        """Whether the device has what was programmed.
-
-        :param boot_id: the present boot of the host
-        """
+        """Whether the device has what was programmed."""
         return self.state == PROGRAMMED or (
             self.state == REBOOT and self.boot_id != boot_id
         )
@@ -115,60 +93,16 @@ def lock_name(device: str, region: str) -> str:
     return f'{device}/function' + (f'-{region}' if region else '')
 
 
-def read(db: sqlite3.Connection, device: str | None) -> list[Program]:
-    """Read the records of a device; None: of all."""
-    rows = database.execute(
-        db,
-        f'SELECT {", ".join(_COLUMNS)} FROM program'
-        ' WHERE device = ? OR ? IS NULL ORDER BY device, region',
-        (device, device),
-    )
-    return [_read(row) for row in rows]
-
-
-def _read(row: sqlite3.Row | tuple[Any, ...]) -> Program:
-    found = Program(*row)
-    return dataclasses.replace(
-        found,
-        handles=tuple(json.loads(row[_COLUMNS.index('handles')])),
-        announced=bool(found.announced),
-        cleaned=bool(found.cleaned),
-    )
-
-
-def write(db: sqlite3.Connection, program: Program) -> None:
-    """Write a record in place of the previous one."""
-    marks = ', '.join('?' * len(_COLUMNS))
-    database.execute(
-        db,
-        f'INSERT OR REPLACE INTO program ({", ".join(_COLUMNS)})'
-        f' VALUES ({marks})',
-        (
-            *dataclasses.astuple(program)[:-3],
-            json.dumps(program.handles),
-            program.announced,
-            program.cleaned,
-        ),
-    )
-
-
-def note_cleaned(db: sqlite3.Connection, program: Program) -> None:
-    """Note that nothing is left of a failed programming.
-
-    A record that has changed in the meantime stays as it is.
-    """
-    database.execute(
-        db,
-        'UPDATE program SET cleaned = 1 WHERE device = ? AND region = ?'
-        ' AND state = ? AND updated_at = ?',
-        (program.device, program.region, ERROR, program.updated_at),
-    )
-
-
-def forget(db: sqlite3.Connection, device: str, region: str) -> None:
-    """Delete a record: it is unknown what the region holds."""
-    database.execute(
-        db,
-        'DELETE FROM program WHERE device = ? AND region = ?',
-        (device, region),
-    )
+def read(db: sqlite3.Connection) -> list[Program]:
+    """Read the records of all devices."""
+    return [
+        dataclasses.replace(
+            found,
+            handles=tuple(json.loads(str(found.handles))),
+            announced=bool(found.announced),
+            cleaned=bool(found.cleaned),
+        )
+        for found in database.read_all(
+            db, 'program', Program, 'device, region'
+        )
+    ]

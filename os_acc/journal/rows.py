@@ -21,8 +21,6 @@ from os_acc.state import instance_names
 #: What selects a VAN's row: the UUIDs of the VAN and of its instance.
 VanKey = tuple[str, str]
 _KEY = ('uuid', 'instance_uuid')
-# The other columns that have an index: see schema.
-_INDEXED = ('handle', 'device')
 
 # Where the JSON of the instance has its process.
 _PROCESS = 'json_extract(instance, \'$."versioned_object.data".process\')'
@@ -103,47 +101,25 @@ def insert(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
 def update(db: sqlite3.Connection, path: str, row: Mapping[str, Any]) -> None:
     """Change columns of a row.
 
-    :param path: the path of the journal, for the error
     :param row: the new values; uuid and instance_uuid select the row
-    :raises DeviceBusy: if another row has the same handle
-    :raises JournalError: if there is no such row
     """
     try:
-        _change_indexed(db, row)
-        done = _set(db, row, [n for n in row if n not in _KEY + _INDEXED])
+        done = _set(db, row, [name for name in row if name not in _KEY])
     except sqlite3.IntegrityError as err:
         raise _busy(db, row) from err
     if done.rowcount != 1:
         raise database.error(path, f'it no longer has VAN {row["uuid"]}')
 
 
-def _change_indexed(db: sqlite3.Connection, row: Mapping[str, Any]) -> None:
-    """Change the columns that have indexes, if they have other values.
-
-    sqlite writes the entries of each index that a statement names a column
-    of, whether the value changes or not. Most writes do not change these.
-    """
-    names = [name for name in _INDEXED if name in row]
-    if names:
-        others = ' OR '.join(f'{name} IS NOT :{name}' for name in names)
-        _set(db, row, names, f' AND ({others})')
-
-
 def _set(
-    db: sqlite3.Connection,
-    row: Mapping[str, Any],
-    names: Iterable[str],
-    where: str = '',
+    db: sqlite3.Connection, row: Mapping[str, Any], names: Iterable[str]
 ) -> sqlite3.Cursor:
-    """Change columns of the row that uuid and instance_uuid select.
-
-    :param where: another condition
-    """
+    """Change columns of the row that uuid and instance_uuid select."""
     sets = ', '.join(f'{name} = :{name}' for name in names)
     return database.execute(
         db,
         f'UPDATE van SET {sets} WHERE uuid = :uuid'
-        f' AND instance_uuid = :instance_uuid{where}',
+        ' AND instance_uuid = :instance_uuid',
         row,
     )
 
@@ -192,12 +168,12 @@ def called(row: sqlite3.Row) -> str:
         any other instance, or if the row is unreadable
     """
     uuid: str = row['instance_uuid']
-    name = None
-    # Most instances are guests, which need no decoding.
-    if f'"{instance_names.HOST}' in row['instance']:
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):
+        # Most instances are guests, which need no decoding.
+        if f'"{instance_names.HOST}' in row['instance']:
             name = json.loads(row['instance'])['versioned_object.data']['name']
-    return instance_names.host_service(uuid, name) or uuid
+            return instance_names.host_service(uuid, name) or uuid
+    return uuid
 
 
 def _busy(

@@ -211,9 +211,6 @@ def migrate(db: sqlite3.Connection, path: str, change: bool = True) -> None:
     """Bring the schema to the newest version, in one transaction.
 
     :param change: False: only check that the schema is the newest
-    :raises sqlite3.Error: if sqlite reports an error, such as a lock
-    :raises JournalError: if a newer os-acc wrote the file, or if it needs a
-        migration and change is False
     """
     newest = len(MIGRATIONS)
     (version,) = db.execute('PRAGMA user_version').fetchone()
@@ -233,7 +230,13 @@ def migrate(db: sqlite3.Connection, path: str, change: bool = True) -> None:
             'when the service starts',
         )
     db.execute('BEGIN IMMEDIATE')
-    _run(db)
+    # Another process may have migrated it before this one could write.
+    (version,) = db.execute('PRAGMA user_version').fetchone()
+    for script in MIGRATIONS[version:]:
+        for statement in script.split(';'):
+            db.execute(statement)
+    db.execute(f'PRAGMA user_version = {newest}')
+    db.execute('COMMIT')
     LOG.info('Journal %s: schema is version %d', path, newest)
 
 
@@ -241,9 +244,6 @@ def tell_from_copies(db: sqlite3.Connection, inode: int) -> None:
     """Give a journal another UUID if its file is a copy of another file.
 
     Containers that are made from one image can have copies of a journal in it.
-
-    :param inode: the inode of the file that the connection has open
-    :raises sqlite3.Error: if sqlite reports an error, such as a lock
     """
     query = 'SELECT 1 FROM identity WHERE inode IS NOT ?'
     if db.execute(query, (inode,)).fetchone() is None:
@@ -255,14 +255,4 @@ def tell_from_copies(db: sqlite3.Connection, inode: int) -> None:
         (inode,),
     )
     db.execute('UPDATE identity SET inode = ?', (inode,))
-    db.execute('COMMIT')
-
-
-def _run(db: sqlite3.Connection) -> None:
-    # Another process may have migrated it before this one could write.
-    (version,) = db.execute('PRAGMA user_version').fetchone()
-    for script in MIGRATIONS[version:]:
-        for statement in script.split(';'):
-            db.execute(statement)
-    db.execute(f'PRAGMA user_version = {len(MIGRATIONS)}')
     db.execute('COMMIT')

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import logging
 import sqlite3
-import threading
 import time
 from typing import TypeVar
 
@@ -17,7 +16,6 @@ from os_acc import objects
 from os_acc.journal import connections
 from os_acc.journal import database
 from os_acc.journal import events as event_rows
-from os_acc.journal import forking
 
 LOG = logging.getLogger(__name__)
 
@@ -30,15 +28,10 @@ class Store:
     It may be used from many threads (native or green) and across forks: each
     process opens its own connections when it needs them.
 
-    :param state_path: the journal's directory
-    :param timeout: seconds to wait for another writer
     :param read_only: True: never change the rows or the file, and open the
         file only when something is read; while there is no file, the journal
         reads as empty. False: create or migrate the file, and set a damaged
         one aside
-    :param program: the program or service that this process is, for events
-    :raises JournalError: if the journal cannot be opened; the error says why
-        and what to do
     """
 
     def __init__(
@@ -52,7 +45,6 @@ class Store:
         self.read_only = read_only
         self._program = program
         self._connections = connections.Connections(state_path, timeout)
-        self._commits = Commits(self._connections)
         self.path = self._connections.path
         if not read_only:
             self._connections.create()
@@ -88,7 +80,7 @@ class Store:
         if self.read_only:
             raise database.error(self.path, 'it was opened for reading only')
         if not events:
-            return self._commits.write(act, is_there)
+            return self._in_transaction(act, is_there)
 
         def with_events(db: sqlite3.Connection) -> _R:
             result = act(db)
@@ -96,68 +88,46 @@ class Store:
             return result
 
         try:
-            return self._commits.write(with_events, is_there)
+            return self._in_transaction(with_events, is_there)
         except exception.JournalBusy:
             raise
         except exception.JournalError as err:
+            if not isinstance(err.__cause__, sqlite3.Error):
+                raise
             # Without them it may fit on a disk that is full.
             LOG.warning(
                 'Written again without its %d events: %s', len(events), err
             )
-            return self._commits.write(act, is_there)
+            return self._in_transaction(act, is_there)
 
-
-# Writes to the journal: one thread of this process at a time.
-
-
-class Commits:
-    """Writes to one journal, from many threads.
-
-    sqlite lets one connection write at a time, and lets those who wait try
-    again after pauses. Threads of one process need no pauses: they wait for a
-    mutex.
-
-    :param connected: the connections to the journal
-    """
-
-    def __init__(self, connected: connections.Connections) -> None:
-        self._connections = connected
-        self._path = connected.path
-        self._timeout = connected.timeout
-        self._mutex = threading.Lock()
-        forking.register(self)
-
-    def before_fork(self) -> None:
-        """Do nothing: the connections close themselves."""
-
-    def after_fork_in_child(self, abandon: bool) -> None:
-        """Forget the other threads, which are not in the child."""
-        self._mutex = threading.Lock()
-
-    def write(
+    def _in_transaction(
         self,
         act: Callable[[sqlite3.Connection], _R],
         is_there: Callable[[sqlite3.Connection], bool],
     ) -> _R:
         """Do a write. It is on the disk when this method returns.
 
+        sqlite lets one connection write at a time, and lets those who wait try
+        again after pauses. Threads of one process need no pauses: they wait
+        for a mutex.
+
         :param act: executes the statements. It may be called again, so it
             must change nothing but the journal
         :param is_there: returns whether the journal has what act writes. It
             is called if a commit reports an error but may have succeeded
-        :returns: the result of act
-        :raises JournalBusy: if others were writing until the timeout
         :raises JournalError: if the write failed; the journal does not have
             it then
         """
         start = time.monotonic()
-        mutex = self._mutex  # a child that is forked meanwhile has another
-        if not mutex.acquire(timeout=self._timeout):
-            raise exception.JournalBusy(path=self._path, seconds=self._timeout)
+        timeout = self._connections.timeout
+        # A child that is forked meanwhile has another one.
+        mutex = self._connections.writing
+        if not mutex.acquire(timeout=timeout):
+            raise exception.JournalBusy(path=self.path, seconds=timeout)
         try:
             return database.until_free(
-                self._path,
-                self._timeout,
+                self.path,
+                timeout,
                 lambda: self._transact(act, is_there),
                 start,
             )
@@ -180,7 +150,7 @@ class Commits:
                     self._connections.check_place()
                 except sqlite3.Error as err:
                     raise database.error(
-                        self._path, database.said(err)
+                        self.path, database.said(err)
                     ) from err
         except exception.JournalError:
             if not (committing and self._is_there(is_there)):

@@ -14,34 +14,36 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
-    from os_acc.objects.device import Device
-    from os_acc.objects.device import DeviceChipInfo
-    from os_acc.objects.device import DeviceHandleInfo
-    from os_acc.objects.device import DeviceMdevTypeInfo
-    from os_acc.objects.handle import AttachHandle
-    from os_acc.objects.handle import BlockHandle
-    from os_acc.objects.handle import DeviceFile
-    from os_acc.objects.handle import DeviceFileHandle
-    from os_acc.objects.handle import DRCHandle
-    from os_acc.objects.handle import MdevHandle
-    from os_acc.objects.handle import PCIHandle
-    from os_acc.objects.handle import TestHandle
-    from os_acc.objects.host_info import HostDriverInfo
-    from os_acc.objects.host_info import HostHandleInfo
-    from os_acc.objects.host_info import HostInfo
-    from os_acc.objects.host_info import HostPluginInfo
-    from os_acc.objects.instance_info import InstanceInfo
-    from os_acc.objects.migration_map import MigrationChange
-    from os_acc.objects.migration_map import MigrationMap
-    from os_acc.objects.migration_plan import MigrationAccelerator
-    from os_acc.objects.migration_plan import MigrationPlan
-    from os_acc.objects.port import PortBinding
-    from os_acc.objects.report import ApplyReport
-    from os_acc.objects.report import ApplyStep
-    from os_acc.objects.report import RecoveryReport
-    from os_acc.objects.request import AcceleratorRequest
-    from os_acc.objects.van import VAN
-    from os_acc.objects.van import VANList
+    from os_acc.objects.device import Device as Device
+    from os_acc.objects.device import DeviceChipInfo as DeviceChipInfo
+    from os_acc.objects.device import DeviceHandleInfo as DeviceHandleInfo
+    from os_acc.objects.device import DeviceMdevTypeInfo as DeviceMdevTypeInfo
+    from os_acc.objects.handle import AttachHandle as AttachHandle
+    from os_acc.objects.handle import BlockHandle as BlockHandle
+    from os_acc.objects.handle import DeviceFile as DeviceFile
+    from os_acc.objects.handle import DeviceFileHandle as DeviceFileHandle
+    from os_acc.objects.handle import DRCHandle as DRCHandle
+    from os_acc.objects.handle import MdevHandle as MdevHandle
+    from os_acc.objects.handle import PCIHandle as PCIHandle
+    from os_acc.objects.handle import TestHandle as TestHandle
+    from os_acc.objects.host_info import HostDriverInfo as HostDriverInfo
+    from os_acc.objects.host_info import HostHandleInfo as HostHandleInfo
+    from os_acc.objects.host_info import HostInfo as HostInfo
+    from os_acc.objects.host_info import HostPluginInfo as HostPluginInfo
+    from os_acc.objects.instance_info import InstanceInfo as InstanceInfo
+    from os_acc.objects.migration import (
+        MigrationAccelerator as MigrationAccelerator,
+    )
+    from os_acc.objects.migration import MigrationChange as MigrationChange
+    from os_acc.objects.migration import MigrationMap as MigrationMap
+    from os_acc.objects.migration import MigrationPlan as MigrationPlan
+    from os_acc.objects.port import PortBinding as PortBinding
+    from os_acc.objects.report import ApplyReport as ApplyReport
+    from os_acc.objects.report import ApplyStep as ApplyStep
+    from os_acc.objects.report import RecoveryReport as RecoveryReport
+    from os_acc.objects.request import AcceleratorRequest as AcceleratorRequest
+    from os_acc.objects.van import VAN as VAN
+    from os_acc.objects.van import VANList as VANList
 
 _MODULES = {
     'AcceleratorRequest': 'request',
@@ -62,10 +64,10 @@ _MODULES = {
     'HostPluginInfo': 'host_info',
     'InstanceInfo': 'instance_info',
     'MdevHandle': 'handle',
-    'MigrationAccelerator': 'migration_plan',
-    'MigrationChange': 'migration_map',
-    'MigrationMap': 'migration_map',
-    'MigrationPlan': 'migration_plan',
+    'MigrationAccelerator': 'migration',
+    'MigrationChange': 'migration',
+    'MigrationMap': 'migration',
+    'MigrationPlan': 'migration',
     'PCIHandle': 'handle',
     'PortBinding': 'port',
     'RecoveryReport': 'report',
@@ -74,36 +76,7 @@ _MODULES = {
     'VANList': 'van',
 }
 
-__all__ = [
-    'VAN',
-    'AcceleratorRequest',
-    'ApplyReport',
-    'ApplyStep',
-    'AttachHandle',
-    'BlockHandle',
-    'DRCHandle',
-    'Device',
-    'DeviceChipInfo',
-    'DeviceFile',
-    'DeviceFileHandle',
-    'DeviceHandleInfo',
-    'DeviceMdevTypeInfo',
-    'HostDriverInfo',
-    'HostHandleInfo',
-    'HostInfo',
-    'HostPluginInfo',
-    'InstanceInfo',
-    'MdevHandle',
-    'MigrationAccelerator',
-    'MigrationChange',
-    'MigrationMap',
-    'MigrationPlan',
-    'PCIHandle',
-    'PortBinding',
-    'RecoveryReport',
-    'TestHandle',
-    'VANList',
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 from collections.abc import Collection
 import copy
 import difflib
@@ -23,36 +22,6 @@ from os_acc import exception
 
 _CHANGES = 'versioned_object.changes'
 
-_Act = Callable[[Any, str, Any], Any]
-# A field's name, its attribute, its from_primitive() unless that returns the
-# value as it is, its coerce(), and its coerce() for None.
-_Reader = tuple[str, str, _Act | None, _Act, _Act]
-# A field's name, its attribute, and its to_primitive() unless that returns the
-# value as it is.
-_Writer = tuple[str, str, _Act | None]
-
-
-def _reader(field: Any) -> tuple[_Act | None, _Act, _Act]:
-    # An auto-typed field only passes its calls on to this type.
-    kind = getattr(field, 'AUTO_TYPE', field)
-    plain = ovo_fields.FieldType.from_primitive
-    is_plain = type(kind).from_primitive is plain
-    return (
-        None if is_plain else kind.from_primitive,
-        kind.coerce,
-        _keep if field.nullable else field.coerce,
-    )
-
-
-def _writer(field: Any) -> _Act | None:
-    kind = getattr(field, 'AUTO_TYPE', field)
-    is_plain = type(kind).to_primitive is ovo_fields.FieldType.to_primitive
-    return None if is_plain else field.to_primitive
-
-
-def _keep(obj: Any, name: str, value: Any) -> Any:
-    return value
-
 
 class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
     """A registry that contains only os-acc's classes.
@@ -69,39 +38,11 @@ class VersionedObjectRegistry(ovo_base.VersionedObjectRegistry):
         self._obj_classes = cls._own
         return self
 
-    def registration_hook(self, cls: Any, index: int) -> None:
-        """Let the fields of a class be read faster. oslo calls it."""
-        for name in cls.fields:
-            descriptor = cls.__dict__[name]
-            setattr(cls, name, descriptor.getter(_getter(name)))
-        # Look up once how each field is read from a primitive, and stored.
-        cls.READERS = tuple(
-            (name, f'_obj_{name}', *_reader(field))
-            for name, field in cls.fields.items()
-        )
-        cls.WRITERS = tuple(
-            (name, f'_obj_{name}', _writer(field))
-            for name, field in cls.fields.items()
-        )
-
     @classmethod
     def classes(cls, name: str) -> list[type[ovo_base.VersionedObject]]:
         """Return all versions of a class by its name, the newest first."""
         found: list[type[ovo_base.VersionedObject]] = cls._own.get(name, [])
         return found
-
-
-def _getter(name: str) -> Callable[[VersionedObject], Any]:
-    """A getter that does what oslo's does; discovery reads many fields."""
-    held = f'_obj_{name}'
-
-    def get(obj: VersionedObject) -> Any:
-        values = obj.__dict__
-        if held not in values:
-            obj.obj_load_attr(name)
-        return values[held]
-
-    return get
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -118,8 +59,6 @@ class VersionedObject(ovo_base.VersionedObject):
     OBJ_PROJECT_NAMESPACE = 'os_acc'
 
     ADDED_IN: ClassVar[dict[str, str]] = {}
-    READERS: ClassVar[tuple[_Reader, ...]] = ()
-    WRITERS: ClassVar[tuple[_Writer, ...]] = ()
 
     @classmethod
     def obj_class_from_name(
@@ -129,8 +68,6 @@ class VersionedObject(ovo_base.VersionedObject):
         known = VersionedObjectRegistry.classes(objname)
         if not known:
             raise ovo_exception.UnsupportedObjectError(objtype=objname)
-        if objver == known[0].VERSION:
-            return known[0]
         wanted = versionutils.convert_version_to_tuple(objver)
         for candidate in known:
             got = versionutils.convert_version_to_tuple(candidate.VERSION)
@@ -148,20 +85,6 @@ class VersionedObject(ovo_base.VersionedObject):
         of the class.
         """
         return cls(**values)
-
-    @classmethod
-    def of_canonical(cls, **values: Any) -> Self:
-        """Make an object from values in their canonical form, without checks.
-
-        For discovery, which makes several objects for each of thousands of
-        functions from addresses and ids that the kernel shows in that form.
-        """
-        made = cls.__new__(cls)
-        made._context, made._changed_fields = None, set(values)
-        held = made.__dict__
-        for name, value in values.items():
-            held[f'_obj_{name}'] = value
-        return made
 
     # Set if the object was read from a newer minor version: that version, and
     # the primitives of the fields that this class does not have.
@@ -192,30 +115,11 @@ class VersionedObject(ovo_base.VersionedObject):
         Fields that a newer minor version added are kept for
         obj_to_primitive().
         """
-        made = cls()
-        made._context = context
+        made: Self = super()._obj_from_primitive(context, objver, primitive)
+        del made.VERSION  # oslo has set it to the version that was read
         data = primitive[cls._obj_primitive_key('data')]
-        values = made.__dict__
-        for (
-            name,
-            attribute,
-            from_primitive,
-            coerce,
-            coerce_none,
-        ) in cls.READERS:
-            if name not in data:
-                continue
-            value = data[name]
-            if value is None:
-                value = coerce_none(made, name, value)
-            else:
-                if from_primitive is not None:
-                    value = from_primitive(made, name, value)
-                value = coerce(made, name, value)
-            values[attribute] = value
-        changes = primitive.get(cls._obj_primitive_key('changes'), ())
-        made._changed_fields = {name for name in changes if name in cls.fields}
-        if objver != cls.VERSION and _is_newer(objver, cls.VERSION):
+        to_tuple = versionutils.convert_version_to_tuple
+        if to_tuple(objver) > to_tuple(cls.VERSION):
             made._newer = (
                 objver,
                 {n: v for n, v in data.items() if n not in cls.fields},
@@ -243,30 +147,26 @@ class VersionedObject(ovo_base.VersionedObject):
         # The field's own setter would mark the field as changed.
         setattr(self, '_obj_' + attrname, value)
 
-    # __init__(), obj_attr_is_set() and _obj_from_primitive() do the same as
-    # those of oslo, but are faster. This matters because the journal writes a
-    # VAN several times during each plug, and discovery makes thousands of
-    # objects.
-
     def __init__(self, context: Any = None, **kwargs: Any) -> None:
-        self._context = context
-        self._changed_fields = changed = set()
-        values, known = self.__dict__, self.fields
-        for name, value in kwargs.items():
-            if name in known:
-                values[f'_obj_{name}'] = known[name].coerce(self, name, value)
-                changed.add(name)
-            else:
+        for name in kwargs:
+            if name not in self.fields:
                 raise TypeError(_unknown(self, name))
+        super().__init__(context, **kwargs)
 
     def obj_to_primitive(
         self,
         target_version: str | None = None,
         version_manifest: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        made = super().obj_to_primitive(target_version, version_manifest)
-        if target_version is None and not version_manifest:
-            made |= self._primitive(made[self._obj_primitive_key('data')])
+        made: dict[str, Any] = super().obj_to_primitive(
+            target_version, version_manifest
+        )
+        if self._newer is not None and not (
+            target_version or version_manifest
+        ):
+            version, more = self._newer
+            made[self._obj_primitive_key('version')] = version
+            made[self._obj_primitive_key('data')] |= copy.deepcopy(more)
         return made
 
     def stored(self, without: Collection[str] = ()) -> dict[str, Any]:
@@ -274,36 +174,11 @@ class VersionedObject(ovo_base.VersionedObject):
 
         :param without: fields that are stored elsewhere
         """
-        values, data = self.__dict__, dict[str, Any]()
-        for name, attribute, to_primitive in self.WRITERS:
-            if attribute not in values or name in without:
-                continue
-            value = values[attribute]
-            if isinstance(value, VersionedObject):
-                value = value.stored()
-            elif to_primitive is not None and value is not None:
-                value = _unchanged(to_primitive(self, name, value))
-            data[name] = value
-        primitive = self._primitive(data)
-        return primitive if self._newer is None else _unchanged(primitive)
-
-    def _primitive(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Add the name and the version to the primitives of the fields."""
-        key, version = self._obj_primitive_key, self.VERSION
-        if self._newer is not None:
-            version, more = self._newer
-            data |= copy.deepcopy(more)
-        return {
-            key('name'): self.obj_name(),
-            key('namespace'): self.OBJ_PROJECT_NAMESPACE,
-            key('version'): version,
-            key('data'): data,
-        }
-
-    def obj_attr_is_set(self, attrname: str) -> bool:
-        if attrname not in self.fields:
-            return super().obj_attr_is_set(attrname)
-        return f'_obj_{attrname}' in self.__dict__
+        primitive: dict[str, Any] = _unchanged(self.obj_to_primitive())
+        data = primitive[self._obj_primitive_key('data')]
+        for name in without:
+            data.pop(name, None)
+        return primitive
 
     def obj_make_compatible(
         self, primitive: dict[str, Any], target_version: str
@@ -346,11 +221,6 @@ def _unchanged(value: Any) -> Any:
     if isinstance(value, list):
         return [_unchanged(inner) for inner in value]
     return value
-
-
-def _is_newer(version: str, than: str) -> bool:
-    to_tuple = versionutils.convert_version_to_tuple
-    return bool(to_tuple(version) > to_tuple(than))
 
 
 def _peek(obj: Any, name: str) -> Any:

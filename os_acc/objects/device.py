@@ -60,7 +60,6 @@ class ProgrammingField(ovo_fields.AutoTypedField[str]):
 class DeviceHandleInfo(base.VersionedObject):
     """An attach handle of a device, and whether it is available now."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     handle: AttachHandle
@@ -92,7 +91,6 @@ class DeviceMdevTypeInfo(base.VersionedObject):
     type lowers the numbers of the others.
     """
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     name: str
@@ -119,7 +117,6 @@ class DeviceChipInfo(base.VersionedObject):
     user function. Programming one of them changes all of them.
     """
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     address: str

@@ -23,7 +23,6 @@ class AttachHandle(base.VersionedObject):
     This class is abstract. A driver makes an object of a subclass.
     """
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     def __init__(self, context: Any = None, **kwargs: Any) -> None:
@@ -61,7 +60,6 @@ class AttachHandle(base.VersionedObject):
 class PCIHandle(AttachHandle):
     """A PCI function: a PF or a VF."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     address: str
@@ -86,7 +84,6 @@ class PCIHandle(AttachHandle):
 class MdevHandle(AttachHandle):
     """A mediated device: its UUID, its parent and its mdev type."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     uuid: UUIDValue
@@ -110,7 +107,6 @@ class MdevHandle(AttachHandle):
 class DRCHandle(AttachHandle):
     """An I/O slot of Power: its Dynamic Reconfiguration Connector (DRC)."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     drc_index: DRCIndexValue
@@ -133,7 +129,6 @@ class DRCHandle(AttachHandle):
 class DeviceFile(base.VersionedObject):
     """A character or block device in /dev."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     path: str
@@ -161,7 +156,6 @@ class DeviceFileHandle(AttachHandle):
     reads them again when it prepares the VAN after a reboot.
     """
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     name: str
@@ -191,7 +185,6 @@ class BlockHandle(AttachHandle):
     Its name in /dev, such as nvme1n1, may change at each connection.
     """
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     path: str
@@ -217,7 +210,6 @@ class TestHandle(AttachHandle):
 
     __test__ = False  # pytest takes a class named Test... for a test
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     name: str

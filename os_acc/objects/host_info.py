@@ -53,7 +53,6 @@ def _handle_classes() -> list[str]:
 class HostHandleInfo(base.VersionedObject):
     """An attach handle class, and its versions from lowest to highest."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     handle_object_name: str
@@ -164,7 +163,6 @@ class HostPluginInfo(_SpeaksHandles, base.VersionedObject):
 class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
     """A driver and the attach handles that it makes."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     driver_name: str
@@ -183,7 +181,6 @@ class HostDriverInfo(_SpeaksHandles, base.VersionedObject):
 class HostInfo(base.VersionedObject):
     """The plugins and drivers of this host, and those that failed."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     plugin_info: list[HostPluginInfo]

@@ -29,7 +29,6 @@ class PortBinding(base.VersionedObject):
     PF before the guest starts. None leaves a setting as it is.
     """
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     mac_address: str | None = None

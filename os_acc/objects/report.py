@@ -66,7 +66,6 @@ class RecoveryReport(base.VersionedObject):
 class ApplyStep(base.VersionedObject):
     """One thing that a document describes, and what apply() did with it."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     part: str
@@ -95,7 +94,6 @@ class ApplyStep(base.VersionedObject):
 class ApplyReport(base.VersionedObject):
     """What apply() did, or what it would do."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     steps: list[ApplyStep] = []

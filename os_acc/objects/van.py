@@ -48,24 +48,6 @@ MOVING = (INCOMING, OUTGOING)
 WHOLE = (PLUGGED, *MOVING)
 
 
-class DateTime(ovo_fields.DateTime):
-    """oslo's DateTime, but faster for times in the form os-acc writes."""
-
-    def from_primitive(
-        self, obj: Any, attr: str, value: Any
-    ) -> datetime.datetime:
-        try:
-            read = datetime.datetime.fromisoformat(value)
-        except (TypeError, ValueError):
-            return super().from_primitive(obj, attr, value)
-        # A time with a zone is checked later, by the field's own coerce().
-        return self.coerce(obj, attr, read) if read.tzinfo is None else read
-
-
-class DateTimeField(ovo_fields.AutoTypedField[datetime.datetime]):
-    AUTO_TYPE = DateTime()
-
-
 class VANStateField(ovo_fields.AutoTypedField[str]):
     AUTO_TYPE = ovo_fields.Enum(valid_values=STATES)
 
@@ -146,8 +128,8 @@ class VAN(_Connected, base.VersionedObject):
         'error': ovo_fields.StringField(nullable=True),
         # Whether the instance can be live migrated with it; None: unknown.
         'live_migratable': ovo_fields.BooleanField(nullable=True),
-        'created_at': DateTimeField(nullable=True),
-        'updated_at': DateTimeField(nullable=True),
+        'created_at': ovo_fields.DateTimeField(nullable=True),
+        'updated_at': ovo_fields.DateTimeField(nullable=True),
         # The migration that brings it, has brought it, or takes it away.
         'migration_uuid': fields.UUIDField(nullable=True),
         # The UUIDs of all VANs that were prepared for the migration together.
@@ -237,7 +219,6 @@ class VAN(_Connected, base.VersionedObject):
 class VANList(ovo_base.ObjectListBase['VAN'], base.VersionedObject):
     """VANs, in the order of the requests."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     objects: list[VAN] = []

@@ -20,9 +20,6 @@ def check(conf: cfg.ConfigOpts, extensions: loader.Extensions) -> None:
 
     It is for commands. A service starts with a name that os-acc does not
     know: the file may be for a later version.
-
-    :raises InvalidRequest: if something is wrong; the error names each
-        mistake once, with its file and line
     """
     groups = extensions.options()
     values_wrong = opts.faults(conf, groups)

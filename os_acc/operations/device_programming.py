@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 from os_acc import driver as driver_base
@@ -42,23 +43,11 @@ def program_device(
     driver = discovery.driver_of(host, wanted.address)
     reporter = progress.Reporter(callback)
 
-    def tell(
-        status: str, fraction: float | None = None, message: str | None = None
-    ) -> None:
-        reporter(
-            progress.Progress(
-                instance_uuid='',
-                van_uuid='',
-                step='program_device',
-                status=status,
-                fraction=fraction,
-                message=message,
-                device=wanted.address,
-            )
-        )
-
+    event = functools.partial(
+        progress.Progress, '', '', 'program_device', device=wanted.address
+    )
     start = time.monotonic()
-    tell(progress.STARTED)
+    reporter(event(progress.STARTED))
     try:
         with host.acting_for():
             done = driver.program_device(
@@ -66,13 +55,16 @@ def program_device(
                 bitstream,
                 function_id,
                 region,
-                lambda fraction, text: tell(progress.RUNNING, fraction, text),
+                lambda fraction, text: reporter(
+                    event(progress.RUNNING, fraction, text)
+                ),
             )
     except BaseException as err:
-        tell(progress.FAILED, message=exception.describe(err))
+        text = exception.describe(err)
+        reporter(event(progress.FAILED, message=text))
         _note_programming(host, driver, wanted.address, start, err)
         raise
-    tell(progress.DONE, 1.0)
+    reporter(event(progress.DONE, 1.0))
     if done:
         _note_programming(host, driver, wanted.address, start)
     return done
@@ -85,10 +77,7 @@ def _note_programming(
     start: float,
     err: BaseException | None = None,
 ) -> None:
-    """Write an event.
-
-    :param start: when the programming began, by time.monotonic()
-    """
+    """Write an event."""
     made = events.Event(
         at=events.now(),
         operation=events.PROGRAM,

@@ -76,10 +76,7 @@ def examine(driver: driver_base.DriverBase) -> Examined:
 def _faults(
     driver: driver_base.DriverBase, device: Any, place: int
 ) -> Iterator[str]:
-    """Say what is wrong with a device: its address, the field and the value.
-
-    :param place: its index in the list of get_devices(), from 0
-    """
+    """Say what is wrong with a device: address, field and value."""
     if not isinstance(device, objects.Device):
         yield (
             f'get_devices() gave a {type(device).__name__}, expected '
@@ -111,10 +108,7 @@ def _faults(
 
 
 def _miscounted(device: objects.Device, where: str) -> Iterator[str]:
-    """Say whether the numbers of a device's handles disagree.
-
-    :param where: the device, for the text
-    """
+    """Say whether the numbers of a device's handles disagree."""
     free, total = device.handles_free, device.handles_total
     if free > total:
         yield (
@@ -359,10 +353,7 @@ class _Listed:
 
 
 def driver_of(host: host_module.Host, address: str) -> driver_base.DriverBase:
-    """Return the driver that reports a device.
-
-    :raises DeviceNotFound: if no driver reports it
-    """
+    """Return the driver that reports a device."""
     listed = _Listed()
     for _, driver in _by_rank(host):
         for device in listed.unknown(examine(driver).devices):

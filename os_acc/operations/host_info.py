@@ -38,11 +38,7 @@ def describe(
 
 
 def _driver_info(driver: driver_base.DriverBase) -> objects.HostDriverInfo:
-    """Describe a driver by its handle_types.
-
-    :raises InvalidRequest: if handle_types is not a tuple of names of handle
-        classes
-    """
+    """Describe a driver by its handle_types."""
     types: object = driver.handle_types
     if not isinstance(types, tuple | list):
         raise _wrong_types(driver, 'a tuple of names of handle classes')

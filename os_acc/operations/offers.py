@@ -35,10 +35,8 @@ _Offer: TypeAlias = tuple[
 class Offers:
     """The devices of this host, and what earlier requests would take.
 
-    :param host: has the drivers, which look for devices
     :param named: the requests of this plug that name their handles: no other
         request gets these
-    :param project: of the instance
     """
 
     def __init__(

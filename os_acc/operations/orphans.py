@@ -46,24 +46,13 @@ def find(
 ) -> objects.VANList:
     """List the orphans. This changes nothing and takes no lock.
 
-    :param known: the UUIDs of the instances that exist
-    :param minimum_age: see os_acc.release_orphans
     :param owner: only VANs of this owner; None: VANs of all owners
     :returns: copies. If it is unknown whether a guest exists, the VAN's error
         says why
     """
-
-    def one(uuid: str) -> list[objects.VAN]:
-        entries = _orphans(host, uuid, minimum_age, _by_owner(owner))
-        try:
-            if guests.exists(host, entries):
-                return []
-        except Exception as err:
-            return _failed(entries, exception.describe(err))
-        return [entry.van for entry in entries]
-
+    chosen = _Chosen(host, minimum_age, _by_owner(owner))
     # In parallel: each waits some seconds for a hypervisor that is down.
-    return _for_each(host, _candidates(host, known, minimum_age), one)
+    return _for_each(host, _candidates(host, known, minimum_age), chosen.find)
 
 
 def release(
@@ -73,13 +62,9 @@ def release(
     owner: str,
 ) -> objects.VANList:
     """See os_acc.release_orphans."""
-    vans = _for_each(
-        host,
-        _candidates(host, known, minimum_age),
-        lambda uuid: _release_instance(
-            host, uuid, minimum_age, _by_owner(owner)
-        ),
-    )
+    chosen = _Chosen(host, minimum_age, _by_owner(owner))
+    instances = _candidates(host, known, minimum_age)
+    vans = _for_each(host, instances, chosen.release)
     if vans:
         LOG.info(
             'Orphans: %d VANs released, %d not released',
@@ -87,6 +72,32 @@ def release(
             sum(van.error is not None for van in vans),
         )
     return vans
+
+
+def release_vans(
+    host: host_module.Host,
+    vans: Mapping[str, str],
+    minimum_age: float,
+) -> objects.VANList:
+    """Release given VANs, of any owner, if their instances have no guest.
+
+    The caller knows that nobody needs the VANs. As in release(), a VAN stays
+    if a VAN of the instance was changed within the minimum age, or if another
+    thread or process is working on the instance. Unlike there, it also stays
+    if the plugin cannot tell whether the guest exists.
+
+    :param vans: the UUIDs of the VANs; for each, that of its instance
+    :returns: those of the VANs that are in the journal. A VAN without error
+        was released. Any other keeps its device, and its error says why
+    """
+    _check_age(minimum_age)
+    chosen = _Chosen(
+        host, minimum_age, lambda entry: entry.van.uuid in vans, certain=True
+    )
+    found: list[objects.VAN] = []
+    for uuid in dict.fromkeys(vans.values()):
+        found += chosen.release(uuid)
+    return objects.VANList(objects=found)
 
 
 def _for_each(
@@ -107,88 +118,103 @@ def _for_each(
     )
 
 
-def release_vans(
-    host: host_module.Host,
-    vans: Mapping[str, str],
-    minimum_age: float,
-) -> objects.VANList:
-    """Release given VANs, of any owner, if their instances have no guest.
-
-    The caller knows that nobody needs the VANs. As in release(), a VAN stays
-    if a VAN of the instance was changed within the minimum age, or if another
-    thread or process is working on the instance. Unlike there, it also stays
-    if the plugin cannot tell whether the guest exists.
-
-    :param vans: the UUIDs of the VANs; for each, that of its instance
-    :param minimum_age: see os_acc.release_orphans
-    :returns: those of the VANs that are in the journal. A VAN without error
-        was released. Any other keeps its device, and its error says why
-    :raises InvalidRequest: if minimum_age is wrong
-    """
-    _check_age(minimum_age)
-    found: list[objects.VAN] = []
-    for uuid in dict.fromkeys(vans.values()):
-        found += _release_instance(
-            host, uuid, minimum_age, lambda e: e.van.uuid in vans, True
-        )
-    return objects.VANList(objects=found)
-
-
 def _by_owner(owner: str | None) -> Callable[[journal.Entry], bool]:
     """Choose the VANs of an owner; None: of all owners."""
     return lambda entry: owner in (None, entry.van.owner)
 
 
-def _release_instance(
-    host: host_module.Host,
-    uuid: str,
-    minimum_age: float,
-    chosen: Callable[[journal.Entry], bool],
-    certain: bool = False,
-) -> list[objects.VAN]:
-    """Release the orphans of one instance. Errors go into the VANs.
+class _Chosen:
+    """The VANs of instances that no longer exist.
 
-    :param chosen: says which of its VANs to release
+    :param chosen: says which of the VANs of an instance
     :param certain: True: only if the plugin is certain that there is no
         guest; what stays is in the result too, with the reason
     """
-    entries: list[journal.Entry] = []
-    logger = log.about(LOG, uuid)
-    try:
-        entries = _orphans(host, uuid, minimum_age, chosen)
-        if not entries:
-            return _young(host, uuid, minimum_age, chosen) if certain else []
-        with host.locks.instance(uuid, wait=False):
-            # They may have changed before this thread had the lock.
-            entries = _orphans(host, uuid, minimum_age, chosen)
+
+    def __init__(
+        self,
+        host: host_module.Host,
+        minimum_age: float,
+        chosen: Callable[[journal.Entry], bool],
+        certain: bool = False,
+    ) -> None:
+        self._host, self._minimum_age = host, minimum_age
+        self._chosen, self._certain = chosen, certain
+
+    def find(self, uuid: str) -> list[objects.VAN]:
+        """The orphans of one instance."""
+        entries = self._orphans(uuid)
+        try:
+            if guests.exists(self._host, entries):
+                return []
+        except Exception as err:
+            return _failed(entries, exception.describe(err))
+        return [entry.van for entry in entries]
+
+    def release(self, uuid: str) -> list[objects.VAN]:
+        """Release the orphans of one instance. Errors go into the VANs."""
+        host, certain = self._host, self._certain
+        entries: list[journal.Entry] = []
+        logger = log.about(LOG, uuid)
+        try:
+            entries = self._orphans(uuid)
             if not entries:
+                return self._young(uuid) if certain else []
+            with host.locks.instance(uuid, wait=False):
+                # They may have changed before this thread had the lock.
+                entries = self._orphans(uuid)
+                if not entries:
+                    return []
+                guest = guests.exists(host, entries)
+                if certain and guest is not False:
+                    return _failed(entries, _GUEST if guest else _UNKNOWN)
+                if guest:
+                    return []
+                logger.warning(
+                    'the instance no longer exists: releasing %d VANs',
+                    len(entries),
+                )
+                record = recorder.Recorder(
+                    events.ORPHANS, entries[0].instance_info
+                )
+                result = release_module.release(
+                    host, entries, steps.Steps(host, record)
+                )
+        except exception.Timeout:
+            text = 'another thread or process is working on the instance'
+            return _failed(entries, text)
+        except Exception as err:
+            log.error(logger, err, 'orphans were not released')
+            return _failed(entries, exception.describe(err))
+        result.show(entries)
+        return [entry.van for entry in entries]
+
+    def _orphans(self, uuid: str) -> list[journal.Entry]:
+        """The chosen VANs, unless a VAN of the instance is too young.
+
+        An instance that is being moved is known to one host, and has VANs on
+        two. A service of the host itself is known to no hypervisor.
+        """
+        entries = self._host.journal.entries(uuid)
+        now = timeutils.utcnow(with_timezone=True)
+        for entry in entries:
+            if entry.instance_info.host_service is not None:
                 return []
-            guest = guests.exists(host, entries)
-            if certain and guest is not False:
-                return _failed(entries, _GUEST if guest else _UNKNOWN)
-            if guest:
+            if entry.van.state in states.MOVING:
                 return []
-            logger.warning(
-                'the instance no longer exists: releasing %d VANs',
-                len(entries),
-            )
-            record = recorder.Recorder(
-                events.ORPHANS, entries[0].instance_info
-            )
-            result = release_module.release(
-                host, entries, steps.Steps(host, record)
-            )
-    except exception.Timeout:
-        text = 'another thread or process is working on the instance'
-        return _failed(entries, text)
-    except Exception as err:
-        log.error(logger, err, 'orphans were not released')
-        return _failed(entries, exception.describe(err))
-    for entry in entries:
-        entry.van.error = result.error_of(entry.van)
-        if entry.van.error is not None:
-            entry.van.state = states.ERROR
-    return [entry.van for entry in entries]
+            changed = entry.van.updated_at or now
+            if (now - changed).total_seconds() < self._minimum_age:
+                return []
+        return [entry for entry in entries if self._chosen(entry)]
+
+    def _young(self, uuid: str) -> list[objects.VAN]:
+        """The chosen VANs of an instance with a VAN that is too young."""
+        entries = self._host.journal.entries(uuid)
+        return _failed(
+            [entry for entry in entries if self._chosen(entry)],
+            'a VAN of the instance was changed within the last '
+            f'{self._minimum_age:g} seconds',
+        )
 
 
 def _candidates(
@@ -222,44 +248,6 @@ def _refuse(field: str, value: Any, expected: str) -> None:
         value=value,
         expected=expected,
     )
-
-
-def _orphans(
-    host: host_module.Host,
-    uuid: str,
-    minimum_age: float,
-    chosen: Callable[[journal.Entry], bool],
-) -> list[journal.Entry]:
-    """The chosen VANs, unless a VAN of the instance is too young.
-
-    An instance that is being moved is known to one host, and has VANs on two.
-    A service of the host itself is known to no hypervisor.
-    """
-    entries = host.journal.entries(uuid)
-    now = timeutils.utcnow(with_timezone=True)
-    for entry in entries:
-        if entry.instance_info.host_service is not None:
-            return []
-        if entry.van.state in states.MOVING:
-            return []
-        changed = entry.van.updated_at or now
-        if (now - changed).total_seconds() < minimum_age:
-            return []
-    return [entry for entry in entries if chosen(entry)]
-
-
-def _young(
-    host: host_module.Host,
-    uuid: str,
-    minimum_age: float,
-    chosen: Callable[[journal.Entry], bool],
-) -> list[objects.VAN]:
-    """The chosen VANs of an instance with a VAN that is too young."""
-    text = (
-        'a VAN of the instance was changed within the last '
-        f'{minimum_age:g} seconds'
-    )
-    return _failed(list(filter(chosen, host.journal.entries(uuid))), text)
 
 
 def _failed(entries: Sequence[journal.Entry], text: str) -> list[objects.VAN]:

@@ -32,9 +32,6 @@ def plug(
     the privileged daemon.
 
     :param host: made with read_only=True
-    :returns: what would be done for each request, in their order
-    :raises ExceptionBase: what os_acc.plug() would raise before it touches
-        anything
     """
     plans = plan.plan(host, instance_info, requests, live, plugin)
     uuid = instance_info.uuid
@@ -65,11 +62,8 @@ def unplug(
     """Say what os_acc.unplug() would do. Nothing is changed.
 
     :param host: made with read_only=True
-    :param wanted: as the requests of os_acc.unplug()
     :returns: what would be done with each VAN, in the order in which they
         would be released; empty if there is none
-    :raises InvalidRequest: if a value is wrong
-    :raises JournalUnreadable: if the row of one of the VANs cannot be read
     """
     plan.check_instance(instance_info)
     uuids = None if wanted is None else plan.van_uuids(wanted)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -27,16 +28,20 @@ from os_acc.attach import release
 from os_acc.attach import steps
 from os_acc.journal import events
 from os_acc.journal import programs
+from os_acc.kernel import file_place
 from os_acc.kernel import process
 from os_acc.kernel import sysfs
+from os_acc.kinds.pci.driver import companions
 from os_acc.moving import settling
 from os_acc.objects import van as states
-from os_acc.operations import noted_devices
 from os_acc.privileged import notes
 from os_acc.programming import announcing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
+
+# The handles, by the start of their identity, that the privileged half notes.
+_NOTED = ('pci', 'mdev', 'file', 'block')
 
 
 def recover(
@@ -51,12 +56,13 @@ def recover(
         clean up again after a failed programming
     """
     reports: dict[str, objects.RecoveryReport] = {}
-    unsettled = host.journal.unsettled(sysfs.boot_id())
-    unsettled += [
-        uuid
-        for uuid, user in host.journal.kept()
-        if uuid not in unsettled and process.has_ended(user)
+    ended = [
+        uuid for uuid, user in host.journal.kept() if process.has_ended(user)
     ]
+    # Several processes may have used one instance.
+    unsettled = list(
+        dict.fromkeys([*host.journal.unsettled(sysfs.boot_id()), *ended])
+    )
     stop = threading.Event()
     _note_holders(host)
 
@@ -100,7 +106,7 @@ def _note_holders(host: host_module.Host) -> None:
         return
     vans = [
         [van.instance_uuid, van.uuid, name]
-        for van, name in noted_devices.of_plugged(host.journal.vans())
+        for van, name in _of_plugged(host.journal.vans())
     ]
     if not vans:
         return
@@ -114,16 +120,37 @@ def _note_holders(host: host_module.Host) -> None:
         LOG.info('The notes may not name who has the devices: %s', err)
 
 
-def _empty() -> objects.RecoveryReport:
-    return objects.RecoveryReport(
-        released=[], restored=[], failed=[], busy=[], unreadable={}, errors={}
-    )
+def _of_plugged(vans: Iterable[objects.VAN]) -> list[tuple[objects.VAN, str]]:
+    """The devices that plugged VANs have, with the companions of each."""
+    plugged = [
+        each
+        for each in vans
+        # The fake driver has no device.
+        if each.state in states.WHOLE and each.driver != 'fake'
+    ]
+    own = {name: each for each in plugged for name in _noted_names(each)}
+    of_companions = {
+        address: each
+        for each in plugged
+        for address in companions.addresses_of(each)
+        if address not in own
+    }
+    return [(van, name) for name, van in (own | of_companions).items()]
+
+
+def _noted_names(van: objects.VAN) -> Iterator[str]:
+    if van.handle is None:
+        return
+    kind, _, name = van.handle.identity.partition('/')
+    if kind in _NOTED:
+        # Only a device file has a share.
+        yield file_place.with_share(*name.partition('/')[::2])
 
 
 def _joined(
     reports: Sequence[objects.RecoveryReport],
 ) -> objects.RecoveryReport:
-    made = _empty()
+    made = objects.RecoveryReport()
     for report in reports:
         made.released += report.released
         made.restored += report.restored
@@ -145,11 +172,8 @@ def _names_function(host: host_module.Host, instance_uuid: str) -> bool:
 def _recover_instance(
     host: host_module.Host, instance_uuid: str
 ) -> objects.RecoveryReport:
-    """Recover one instance. Errors go into the report.
-
-    :raises BaseException: an interruption, such as KeyboardInterrupt
-    """
-    report = _empty()
+    """Recover one instance. Errors go into the report."""
+    report = objects.RecoveryReport()
     logger = log.about(LOG, instance_uuid)
     try:
         lock = host.locks.instance(instance_uuid, wait=False)
@@ -211,13 +235,10 @@ def _recover_vans(
     ]
     if unneeded:
         result = release.release(host, unneeded, step)
-        for entry in unneeded:
-            entry.van.error = result.error_of(entry.van)
-            if entry.van.error is None:
-                report.released.append(entry.van)
-            else:
-                entry.van.state = states.ERROR
-                report.failed.append(entry.van)
+        result.show(unneeded)
+        vans = [entry.van for entry in unneeded]
+        report.released += [van for van in vans if van.error is None]
+        report.failed += [van for van in vans if van.error is not None]
     if stale:
         failed = prepare.restore(host, stale, step)
         for entry in stale:

@@ -180,25 +180,23 @@ OPTS = [
 ]
 
 
+#: The groups that every service has: the name, the title and the options.
+GROUPS = (
+    (GROUP, 'os-acc options', OPTS),
+    (bitstream_opts.GROUP, 'os-acc: bitstreams', bitstream_opts.OPTS),
+    (placement_opts.GROUP, 'os-acc: Placement', placement_opts.OPTS),
+)
+
+
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register the group [os_acc] with conf. May be called again."""
-    conf.register_group(cfg.OptGroup(GROUP, title='os-acc options'))
-    conf.register_opts(OPTS, group=GROUP)
-    conf.register_group(
-        cfg.OptGroup(bitstream_opts.GROUP, title='os-acc: bitstreams')
-    )
-    conf.register_opts(bitstream_opts.OPTS, group=bitstream_opts.GROUP)
-    conf.register_group(
-        cfg.OptGroup(placement_opts.GROUP, title='os-acc: Placement')
-    )
-    conf.register_opts(placement_opts.OPTS, group=placement_opts.GROUP)
+    """Register the groups with conf. May be called again."""
+    for group, title, options in GROUPS:
+        conf.register_group(cfg.OptGroup(group, title=title))
+        conf.register_opts(options, group=group)
 
 
 def value(conf: cfg.ConfigOpts, name: str) -> Any:
-    """Read an option of [os_acc].
-
-    :raises InvalidRequest: if its value is invalid
-    """
+    """Read an option of [os_acc]."""
     return option_values.read(conf, GROUP, option(name))
 
 

@@ -9,13 +9,14 @@ means to nova-compute.
 from __future__ import annotations
 
 from collections.abc import Callable
-import glob
 import importlib.util
 import os
 import re
 import socket
 
 from oslo_config import cfg
+
+from os_acc.options import values
 
 #: nova/conf/netconf.py and nova/conf/paths.py.
 OPTS = (
@@ -49,7 +50,7 @@ def set_defaults(conf: cfg.ConfigOpts) -> None:
     Call it after the files were read. An option that no value refers to has
     no default, so that a file of another service means what it meant before.
     """
-    text = ''.join(_text(path) for path in _files(conf))
+    text = ''.join(_text(path) for path in values.files(conf))
     names = set(re.findall(r'\$\{?(\w+)', text))
     if 'state_path' in names:
         names.add('pybasedir')
@@ -88,13 +89,6 @@ _DEFAULTS: dict[str, Callable[[], str | None]] = {
     'pybasedir': _pybasedir,
     'state_path': lambda: '$pybasedir',
 }
-
-
-def _files(conf: cfg.ConfigOpts) -> list[str]:
-    found = list(conf.config_file or ())
-    for directory in conf.config_dir or ():
-        found += glob.glob(f'{glob.escape(directory)}/*.conf')
-    return found
 
 
 def _text(path: str) -> str:

@@ -50,10 +50,7 @@ def read(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> Any:
 def fault(
     conf: cfg.ConfigOpts, group: str, option: cfg.Opt, err: BaseException
 ) -> str:
-    """Say why an option cannot be read.
-
-    :param err: one of ERRORS
-    """
+    """Say why an option cannot be read."""
     found = find(conf, group, option)
     # All values of the last file: any of them may have the reference.
     values = [x.value for x in found if x.path == found[-1].path]

@@ -89,9 +89,6 @@ def adapter() -> Any:
 
     The process keeps one Adapter for each set of option values. pypowervm
     logs on again by itself when the session expires.
-
-    :raises HypervisorError: if pypowervm is not installed, or the log-on
-        fails
     """
     conf = cfg.CONF[GROUP]
     wanted = tuple(conf[option.dest] for option in OPTS)
@@ -136,8 +133,6 @@ def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
     It is the hypervisor_id if the instance has one. Otherwise it is the
     instance's UUID with the first bit cleared, as in Nova's PowerVM driver
     (pypowervm.utils.uuid.convert_uuid_to_pvm).
-
-    :returns: the UUID in upper case, as PowerVM writes it
     """
     if instance_info.hypervisor_id is not None:
         chosen: str = instance_info.hypervisor_id
@@ -148,14 +143,7 @@ def lpar_uuid(instance_info: objects.InstanceInfo) -> str:
 
 @contextlib.contextmanager
 def errors(what: str) -> Iterator[None]:
-    """Turn errors of pypowervm into errors of os-acc with the same message.
-
-    :param what: what is being done, for the message
-    :raises DeviceNotFound: if the object does not exist (404)
-    :raises Timeout: if the server does not answer in time
-    :raises HypervisorError: for any other error of pypowervm, and if
-        pypowervm is not installed
-    """
+    """Turn errors of pypowervm into errors of os-acc with the same message."""
     try:
         from pypowervm import exceptions as pvm_exceptions
     except ImportError as err:

@@ -75,8 +75,6 @@ def read(lpar_uuid: str | None = None) -> dict[str, Slot]:
 
     :param lpar_uuid: the LPAR that a slot is for; None: no LPAR
     :returns: the slots by DRC index, in the server's order
-    :raises HypervisorError: if the server refuses or fails, or if nothing
-        chooses one of several systems
     """
     adapter = powervm.adapter()
     with powervm.errors('inventory of I/O slots'):
@@ -86,11 +84,7 @@ def read(lpar_uuid: str | None = None) -> dict[str, Slot]:
 
 
 def find(handle: objects.DRCHandle, slots: dict[str, Slot]) -> Slot:
-    """Find a handle's slot, and check that its location code matches.
-
-    :raises DeviceNotFound: if the managed system has no such slot
-    :raises InvalidRequest: if the slot has another location code
-    """
+    """Find a handle's slot, and check that its location code matches."""
     slot = slots.get(handle.drc_index)
     if slot is None:
         raise exception.DeviceNotFound(
@@ -127,11 +121,8 @@ def group(slot: Slot, slots: Iterable[Slot]) -> Iterator[Slot]:
 def check(slot: Slot, slots: Iterable[Slot], lpar: str | None) -> None:
     """Check that a slot can be assigned to an LPAR.
 
-    :param slots: the whole inventory
     :param lpar: UUID of the LPAR that may already have the slot; None: the
         slot must be free
-    :raises DeviceBusy: if another partition has the slot, or a slot of its
-        bus group
     """
     if slot.owner not in (None, lpar):
         raise exception.DeviceBusy(
@@ -150,7 +141,6 @@ def lpar_with(lpar_uuid: str, drc_index: str) -> str | None:
     """Return the name of an LPAR if it has a slot.
 
     :returns: None if it does not have the slot, or does not exist
-    :raises HypervisorError, Timeout: as read()
     """
     adapter = powervm.adapter()
     with powervm.errors(f'slots of LPAR {lpar_uuid}'):

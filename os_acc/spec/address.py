@@ -96,8 +96,6 @@ def read(key: str, value: Any) -> Address:
 
     An empty object names every device, as in Nova. So does an empty text in
     Nova; it is refused here, because it is more likely to be a mistake.
-
-    :raises InvalidRequest: if it is malformed
     """
     if value == {}:
         return ANY

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import functools
+import errno
 import json
+from multiprocessing import connection
 import os
+import signal
 from typing import Any
 
 from oslo_config import cfg
@@ -15,11 +16,11 @@ from oslo_config import cfg
 from os_acc import exception
 from os_acc.spec import device_spec
 from os_acc.spec import files as spec_files
-from os_acc.spec import root_writer
 from os_acc.spec import values as spec_values
+from os_acc.state import atomic_file
 
 # See keep_root().
-_root: root_writer.RootWriter | None = None
+_root: _RootWriter | None = None
 
 
 def path_of(directory: str, name: str) -> str:
@@ -57,10 +58,8 @@ def check_names(entry: dict[str, Any], name: str) -> None:
 def add(conf: cfg.ConfigOpts, path: str, *entries: dict[str, Any]) -> None:
     """Write a file of device_spec_dir with entries that can be read.
 
-    :param path: see path_of()
     :raises InvalidRequest: if an entry is refused. The file then stays as it
         was
-    :raises PrivilegeError: if the file cannot be written
     """
     text = json.dumps(entries if len(entries) > 1 else entries[0])
     device_spec.parse(text)
@@ -82,42 +81,97 @@ def keep_root(path: str) -> None:
     Call it as root, before this process becomes another user.
     """
     global _root
-    _root = root_writer.RootWriter(path)
+    _root = _RootWriter(path)
 
 
 def write(path: str, text: str) -> None:
     """Write a file, atomically. See path_of() and add().
 
     The directory is made if it does not exist.
-
-    :raises PrivilegeError: if it cannot be written
     """
-    try:
-        _writer_of(path)(text)
-    except OSError as err:
-        raise _unwritable(path, err) from err
+    _change(path, text)
 
 
 def remove(path: str) -> bool:
     """Remove a file that write() has made.
 
     :returns: False if it does not exist
-    :raises PrivilegeError: if it cannot be removed
     """
+    return _change(path, None)
+
+
+def _change(path: str, text: str | None) -> bool:
     try:
-        return _writer_of(path)(None)
+        if _root is not None and _root.path == path:
+            return _root.write(text)
+        return _write_or_remove(path, text)
     except OSError as err:
-        raise _unwritable(path, err) from err
+        raise exception.PrivilegeError(
+            reason=f'{path} cannot be changed: {err.strerror}. Run the '
+            'command as root'
+        ) from err
 
 
-def _writer_of(path: str) -> Callable[[str | None], bool]:
-    if _root is not None and _root.path == path:
-        return _root.write
-    return functools.partial(root_writer.write, path)
+def _write_or_remove(path: str, text: str | None) -> bool:
+    """Write a file of device_spec_dir, or remove it.
+
+    :param text: None: remove it
+    """
+    if text is None:
+        return atomic_file.remove(path)
+    atomic_file.write(path, text, 0o644, 0o755)
+    return True
 
 
-def _unwritable(path: str, err: OSError) -> exception.PrivilegeError:
-    return exception.PrivilegeError(
-        reason=f'{path} cannot be changed: {err.strerror}. Run the command as '
-        'root'
-    )
+class _RootWriter:
+    """Forks a process that stays root, and only writes one file.
+
+    ``os-acc apply`` must write what is offered as root, after it has written
+    the journal as the journal's owner. The process ends when this one does.
+
+    Make it while this process has one thread, and is root.
+
+    :param path: of the only file that it writes
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._connection, other = connection.Pipe()
+        if os.fork():
+            other.close()
+            return
+        try:
+            self._connection.close()
+            _serve(other, path)
+        finally:
+            os._exit(0)
+
+    def write(self, text: str | None) -> bool:
+        """Do what _write_or_remove() does."""
+        try:
+            self._connection.send_bytes(json.dumps(text).encode())
+            answer = json.loads(self._connection.recv_bytes())
+        except EOFError as err:
+            raise BrokenPipeError(
+                errno.EPIPE, 'the process that writes as root has ended'
+            ) from err
+        if 'errno' in answer:
+            raise OSError(answer['errno'], os.strerror(answer['errno']))
+        return bool(answer['done'])
+
+
+def _serve(asked: connection.Connection, path: str) -> None:
+    """Write what is asked for, until the other process has ended."""
+    # Ctrl-C reaches this process too, and the other one decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            text = json.loads(asked.recv_bytes())
+        except EOFError:
+            return
+        answer: dict[str, int]
+        try:
+            answer = {'done': _write_or_remove(path, text)}
+        except OSError as err:
+            answer = {'errno': err.errno or 0}
+        asked.send_bytes(json.dumps(answer).encode())

@@ -130,8 +130,6 @@ def percent(pattern: str, said: str) -> float | None:
     This takes less than a second, because only the end of the output is
     searched and progress() refuses patterns that are too slow.
 
-    :param pattern: as progress() returns it
-    :param said: the output of the command until now
     :returns: 0.0 to 100.0; None if it is not in the end of the output
     """
     found = list(re.finditer(pattern, said[-_LONGEST_LINE:]))

@@ -32,50 +32,25 @@ from os_acc.spec import files as spec_files
 from os_acc.spec import parts as spec_parts
 from os_acc.spec import reading as spec_reading
 from os_acc.spec import values as spec_values
-from os_acc.spec.entry import ACTIVATIONS
-from os_acc.spec.entry import BETWEEN_HOST
-from os_acc.spec.entry import BETWEEN_VFIO
-from os_acc.spec.entry import BIND_HOST
-from os_acc.spec.entry import BIND_LIBVIRT
-from os_acc.spec.entry import BIND_NONE
-from os_acc.spec.entry import BIND_OS_ACC
-from os_acc.spec.entry import BINDS
-from os_acc.spec.entry import COLD_REBOOT
-from os_acc.spec.entry import PARTIAL
-from os_acc.spec.entry import PROGRAMMER_AMD
-from os_acc.spec.entry import PROGRAMMER_COMMAND
-from os_acc.spec.entry import PROGRAMMER_DFL
-from os_acc.spec.entry import REENUMERATE
-from os_acc.spec.entry import Spec
-from os_acc.spec.entry import line
+from os_acc.spec.entry import ACTIVATIONS as ACTIVATIONS
+from os_acc.spec.entry import BETWEEN_HOST as BETWEEN_HOST
+from os_acc.spec.entry import BETWEEN_VFIO as BETWEEN_VFIO
+from os_acc.spec.entry import BIND_HOST as BIND_HOST
+from os_acc.spec.entry import BIND_LIBVIRT as BIND_LIBVIRT
+from os_acc.spec.entry import BIND_NONE as BIND_NONE
+from os_acc.spec.entry import BIND_OS_ACC as BIND_OS_ACC
+from os_acc.spec.entry import BINDS as BINDS
+from os_acc.spec.entry import COLD_REBOOT as COLD_REBOOT
+from os_acc.spec.entry import PARTIAL as PARTIAL
+from os_acc.spec.entry import PROGRAMMER_AMD as PROGRAMMER_AMD
+from os_acc.spec.entry import PROGRAMMER_COMMAND as PROGRAMMER_COMMAND
+from os_acc.spec.entry import PROGRAMMER_DFL as PROGRAMMER_DFL
+from os_acc.spec.entry import REENUMERATE as REENUMERATE
+from os_acc.spec.entry import Spec as Spec
+from os_acc.spec.entry import line as line
 from os_acc.texts import documents
 
 LOG = logging.getLogger(__name__)
-
-__all__ = (
-    'ACTIVATIONS',
-    'BETWEEN_HOST',
-    'BETWEEN_VFIO',
-    'BINDS',
-    'BIND_HOST',
-    'BIND_LIBVIRT',
-    'BIND_NONE',
-    'BIND_OS_ACC',
-    'COLD_REBOOT',
-    'PARTIAL',
-    'PROGRAMMER_AMD',
-    'PROGRAMMER_COMMAND',
-    'PROGRAMMER_DFL',
-    'REENUMERATE',
-    'Spec',
-    'Specs',
-    'Unreadable',
-    'line',
-    'load',
-    'load_for_vans',
-    'not_offered',
-    'parse',
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,10 +166,7 @@ class Specs:
         )
 
     def check(self, function: pci.Function) -> Spec:
-        """The entry for a function.
-
-        :raises DeviceNotFound: if no entry names it, or one denies it
-        """
+        """The entry for a function."""
         return _offered(self.find(function), 'PCI function', function.address)
 
     def check_parent(self, name: str) -> Spec:
@@ -204,11 +176,7 @@ class Specs:
         return _offered(self.find_parent(name), 'mdev parent', name)
 
     def check_mdev(self, parent: str, kind: str) -> Spec:
-        """The entry for an mdev parent, if it allows an mdev type.
-
-        :param kind: the name of the mdev type
-        :raises DeviceNotFound: as check(), and if the type is not allowed
-        """
+        """The entry for an mdev parent, if it allows an mdev type."""
         spec = self.check_parent(parent)
         if not spec_parts.offers(spec, spec_parts.Part.MDEV):
             raise exception.DeviceNotFound(
@@ -369,7 +337,6 @@ def parse(text: str) -> tuple[Spec, ...]:
     """Read one value of the option, or the text of one file.
 
     :param text: JSON: an entry, or a list of entries
-    :raises InvalidRequest: if it is malformed; the error names key and value
     """
     try:
         parsed = documents.json_of(text)

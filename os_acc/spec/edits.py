@@ -82,115 +82,59 @@ def env(key: str, value: Any) -> tuple[str, ...]:
 
 def mounts(key: str, value: Any) -> tuple[Mount, ...]:
     """Read mounts: hostPath, containerPath, type and options."""
-    read = tuple(_mount(key, each) for each in _list(key, value))
+    read = tuple(
+        Mount(**_object(key, each, _MOUNT, ('hostPath', 'containerPath')))
+        for each in _list(key, value)
+    )
     _unique(key, value, (each.container_path for each in read), 'path')
     return read
 
 
 def hooks(key: str, value: Any) -> tuple[Hook, ...]:
     """Read hooks: hookName, path, args, env and timeout."""
-    return tuple(_hook(key, each) for each in _list(key, value))
+    return tuple(
+        Hook(**_object(key, each, _HOOK, ('hookName', 'path')))
+        for each in _list(key, value)
+    )
 
 
 def entry_of(edits: Edits) -> dict[str, Any]:
-    """Write edits as JSON gives them: env(), mounts() and hooks() read them.
-
-    :returns: the keys that have a value
-    """
-    return _present(
-        {
-            'env': list(edits.env),
-            'mounts': [
-                _present(
-                    {
-                        'hostPath': each.host_path,
-                        'containerPath': each.container_path,
-                        'type': each.type,
-                        'options': list(each.options),
-                    }
-                )
-                for each in edits.mounts
-            ],
-            'hooks': [
-                _present(
-                    {
-                        'hookName': each.name,
-                        'path': each.path,
-                        'args': list(each.args),
-                        'env': list(each.env),
-                        'timeout': each.timeout,
-                    }
-                )
-                for each in edits.hooks
-            ],
-        }
-    )
+    """Write edits as env(), mounts() and hooks() read them."""
+    found = {
+        'env': list(edits.env),
+        'mounts': [_written(each, _MOUNT) for each in edits.mounts],
+        'hooks': [_written(each, _HOOK) for each in edits.hooks],
+    }
+    return {key: value for key, value in found.items() if value}
 
 
-def _present(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value}
-
-
-def _mount(key: str, value: Any) -> Mount:
-    found = _object(
-        key,
-        value,
-        {
-            'hostPath': _path,
-            'containerPath': _path,
-            'type': _word,
-            'options': lambda k, v: tuple(_word(k, w) for w in _list(k, v)),
-        },
-        ('hostPath', 'containerPath'),
-    )
-    return Mount(
-        found['hostPath'],
-        found['containerPath'],
-        found.get('type'),
-        found.get('options', ()),
-    )
-
-
-def _hook(key: str, value: Any) -> Hook:
-    found = _object(
-        key,
-        value,
-        {
-            'hookName': spec_values.one_of(*HOOK_NAMES),
-            'path': _path,
-            'args': lambda k, v: tuple(_text(k, w) for w in _list(k, v)),
-            'env': env,
-            'timeout': _seconds,
-        },
-        ('hookName', 'path'),
-    )
-    return Hook(
-        found['hookName'],
-        found['path'],
-        found.get('args', ()),
-        found.get('env', ()),
-        found.get('timeout'),
-    )
+def _written(edit: Mount | Hook, keys: _Keys) -> dict[str, Any]:
+    values = {key: getattr(edit, field) for key, (field, _) in keys.items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+        if value
+    }
 
 
 def _object(
-    key: str,
-    value: Any,
-    readers: dict[str, Callable[[str, Any], Any]],
-    needed: Iterable[str],
+    key: str, value: Any, keys: _Keys, needed: Iterable[str]
 ) -> dict[str, Any]:
-    """Read an object; the errors name its keys as ``mounts.hostPath``."""
+    """Read an object; the errors name its keys as ``mounts.hostPath``.
+
+    :returns: the values, by the names of the fields
+    """
     if not isinstance(value, dict):
         spec_values.refuse(key, value, 'a list of objects')
-    for name in value:
-        if name not in readers:
-            spec_values.refuse(
-                key, value, f'only the keys {", ".join(readers)}'
-            )
+    if not value.keys() <= keys.keys():
+        spec_values.refuse(key, value, f'only the keys {", ".join(keys)}')
     for name in needed:
         if name not in value:
             spec_values.refuse(key, value, f'an object with {name}')
-    return {n: readers[n](f'{key}.{n}', v) for n, v in value.items()}
+    return {
+        keys[name][0]: keys[name][1](f'{key}.{name}', each)
+        for name, each in value.items()
+    }
 
 
 def _list(key: str, value: Any) -> list[Any]:
@@ -248,3 +192,29 @@ def _unique(key: str, value: Any, names: Iterable[str], what: str) -> None:
         if name in seen:
             spec_values.refuse(key, value, f'each {what} once: {name}')
         seen.add(name)
+
+
+def _words(key: str, value: Any) -> tuple[str, ...]:
+    return tuple(_word(key, each) for each in _list(key, value))
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    return tuple(_text(key, each) for each in _list(key, value))
+
+
+# By the key of the JSON object: the field, and the function that reads it.
+_Keys = dict[str, tuple[str, Callable[[str, Any], Any]]]
+
+_MOUNT: _Keys = {
+    'hostPath': ('host_path', _path),
+    'containerPath': ('container_path', _path),
+    'type': ('type', _word),
+    'options': ('options', _words),
+}
+_HOOK: _Keys = {
+    'hookName': ('name', spec_values.one_of(*HOOK_NAMES)),
+    'path': ('path', _path),
+    'args': ('args', _texts),
+    'env': ('env', env),
+    'timeout': ('timeout', _seconds),
+}

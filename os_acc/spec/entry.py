@@ -233,10 +233,7 @@ class Spec:
 
     @property
     def queues(self) -> spec_idxd.Queues | None:
-        """How the work queues of the device are set up.
-
-        :returns: None if it is offered for something else
-        """
+        """How the work queues of the device are set up."""
         found: spec_idxd.Queues | None = self.settings_of('idxd')
         return found
 

@@ -31,8 +31,6 @@ class File:
 def read_all(directory: str) -> list[File]:
     """Read the files ``*.json`` of the directory, in the order of their names.
 
-    :param directory: empty: there is none
-    :returns: nothing if the directory does not exist
     :raises InvalidRequest: if the directory or a file cannot be read, or
         another user could have written it
     """
@@ -55,10 +53,7 @@ def read_all(directory: str) -> list[File]:
 
 
 def read(path: str) -> str | None:
-    """Read a file of the directory; None if it does not exist.
-
-    :raises InvalidRequest: as read_all()
-    """
+    """Read a file of the directory; None if it does not exist."""
     real = os.path.realpath(path)
     if os.path.islink(path):
         check_above(real)
@@ -93,21 +88,14 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_directory(path: str) -> None:
-    """Check that only root, or this process's user, can write in a directory.
-
-    :raises InvalidRequest: if others could, or could replace the directory
-    """
+    """Check that only root, or this process's user, can write in it."""
     real = os.path.realpath(path)
     check(path, os.stat(real))
     check_above(real)
 
 
 def check_file(path: str) -> None:
-    """Check that only root, or this process's user, can write a file.
-
-    :raises InvalidRequest: if others could, or could replace the file, or it
-        cannot be read
-    """
+    """Check that only root, or this process's user, can write a file."""
     real = os.path.realpath(path)
     try:
         found = os.stat(real)
@@ -120,10 +108,7 @@ def check_file(path: str) -> None:
 def check(path: str, found: os.stat_result, sticky: bool = False) -> None:
     """Check the owner and the mode of a file or directory.
 
-    :param path: for the error
-    :param found: its owner and mode
     :param sticky: whether others may write to it if it has the sticky bit
-    :raises InvalidRequest: if another user could write to it
     """
     if found.st_uid not in (0, os.geteuid()):
         refuse(path, 'owner', f'user id {found.st_uid}', 'root')

@@ -158,10 +158,7 @@ _FOR_NAMESPACES = frozenset(
 
 
 def _check_applies(item: dict[str, Any], spec: spec_entry.Spec) -> None:
-    """Check that no key is set that has no effect in this entry.
-
-    :raises InvalidRequest: if there is one
-    """
+    """Check that no key is set that has no effect in this entry."""
     parts = [key for key in _PARTS if getattr(spec, key)]
     if spec.nvme_of is not None:
         for key in sorted(item.keys() - _FOR_NAMESPACES):
@@ -221,7 +218,6 @@ def _of_kinds() -> Mapping[str, types.ModuleType]:
 def read(item: dict[str, Any]) -> spec_entry.Spec:
     """Read one entry.
 
-    :param item: the JSON object
     :raises InvalidRequest: if a key or value is invalid, or a key has no
         effect beside the others; the error names it
     """

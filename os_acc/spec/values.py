@@ -53,10 +53,7 @@ _INTERFACE = re.compile(r'(?!\.{1,2}$)[^\s/:]{1,15}')
 
 
 def refuse(key: str, value: Any, expected: str) -> NoReturn:
-    """Raise the error for an invalid entry.
-
-    :raises InvalidRequest: always
-    """
+    """Raise the error for an invalid entry."""
     raise exception.InvalidRequest(
         subject='[os_acc] device_spec',
         field=key,
@@ -68,9 +65,7 @@ def refuse(key: str, value: Any, expected: str) -> NoReturn:
 def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
     """Raise the error for a key that does not exist.
 
-    :param known: the keys that do
     :param where: such as ', in an entry with idxd'
-    :raises InvalidRequest: always
     """
     near = values.meant(key, known)
     names = (
@@ -80,10 +75,7 @@ def refuse_key(key: str, known: Collection[str], where: str = '') -> NoReturn:
 
 
 def check_keys(key: str, value: Any, known: Collection[str]) -> None:
-    """Check that an object, the value of a key, has known keys only.
-
-    :raises InvalidRequest: if it has another key, which the error names
-    """
+    """Check that an object, the value of a key, has known keys only."""
     for name in value:
         if name not in known:
             refuse(
@@ -273,14 +265,11 @@ def account(key: str, value: Any) -> str:
     if type(value) is int and 0 <= value <= _LARGEST_ACCOUNT:
         return str(value)
     if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
-        refuse(key, value, f'the name or number of a {_noun(key)}')
+        noun = 'group' if key == 'group' else 'user'
+        refuse(key, value, f'the name or number of a {noun}')
     if value.isdigit() and int(value) > _LARGEST_ACCOUNT:
         refuse(key, value, f'a number up to {_LARGEST_ACCOUNT}')
     return value
-
-
-def _noun(key: str) -> str:
-    return 'group' if key == 'group' else 'user'
 
 
 def mode(key: str, value: Any) -> int:

@@ -51,10 +51,7 @@ class VFSettings:
 
 
 def read(key: str, value: Any) -> VFSettings:
-    """Read the object that is the value of the key.
-
-    :raises InvalidRequest: if it is wrong; the error names the key in it
-    """
+    """Read the object that is the value of the key."""
     if not isinstance(value, dict) or not value:
         spec_values.refuse(key, value, f'an object with {", ".join(_READERS)}')
     spec_values.check_keys(key, value, _READERS)
@@ -73,9 +70,7 @@ def check(
 ) -> None:
     """Check that the settings fit to the PFs and the VFs of their entry.
 
-    :param settings: as read() has read them
     :param one_pf: whether the entry names one PF only
-    :raises InvalidRequest: if they do not
     """
     if settings is None:
         return

@@ -14,7 +14,6 @@ def write(path: str, text: str, mode: int, directory_mode: int) -> None:
     Its directory, and the directories above, are made if they do not exist.
     The process's umask does not matter.
 
-    :param mode: of the file
     :param directory_mode: of its directory, if it is made
     :raises OSError: if it cannot be written; nothing is left of it then
     """
@@ -40,7 +39,6 @@ def remove(path: str) -> bool:
     """Remove a file.
 
     :returns: False if it does not exist
-    :raises OSError: if it cannot be removed
     """
     try:
         os.unlink(path)

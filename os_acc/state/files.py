@@ -34,10 +34,7 @@ _SHARED = stat.S_ISGID | stat.S_IRWXG
 
 
 def group_of(directory: str) -> int | None:
-    """Return the id of the group that shares a directory; None if none does.
-
-    :raises OSError: if the directory cannot be examined
-    """
+    """The id of the group that shares a directory; None: none does."""
     found = os.stat(directory)
     return found.st_gid if is_shared(found) else None
 
@@ -64,8 +61,6 @@ def make_directory(path: str) -> None:
     """Make a directory, and the directories above it, if they do not exist.
 
     Each is shared if the directory above it is.
-
-    :raises OSError: if a directory cannot be made
     """
     path = os.path.abspath(path)
     if os.path.isdir(path):
@@ -100,7 +95,6 @@ def new_file(directory: str, prefix: str = NEW) -> tuple[int, str]:
     """Make a file with a temporary name.
 
     :returns: its descriptor, open for reading and writing, and its path
-    :raises OSError: if it cannot be made
     """
     fd, path = tempfile.mkstemp(prefix=prefix, dir=directory)
     try:
@@ -130,11 +124,7 @@ def make_file(path: str) -> None:
 
 
 def open_file(path: str) -> int:
-    """Open a file for reading and writing. It is made if it does not exist.
-
-    :returns: a descriptor
-    :raises OSError: if it cannot be opened or made, or is a symbolic link
-    """
+    """Open a file for reading and writing. It is made if it does not exist."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         with contextlib.suppress(FileNotFoundError):
@@ -152,8 +142,6 @@ def repair(path: str) -> None:
     only what belongs to it, and root nothing: the group could have moved any
     file of root there. Never follows a symbolic link, and leaves a file with
     several names alone: one of them may be outside of the directory.
-
-    :raises OSError: if it cannot be changed
     """
     try:
         # Opening a file in the usual way, and closing it, would release the

@@ -35,8 +35,6 @@ def instance_uuid(name: str) -> str:
     """Return the UUID of an instance.
 
     :param name: any name; a UUID, in any of its usual forms, stays this UUID
-    :raises InvalidRequest: if the name is empty, too long, not printable, or
-        looks like a misspelt UUID
     """
     if (given := forms.uuid(name)) is not None:
         return given
@@ -58,7 +56,7 @@ def host_service(instance_uuid: str, name: str | None) -> str | None:
 
     :returns: the name, such as host:ovs; None: it is not
     """
-    if name is None or not name.startswith(HOST):
+    if name is None or not name.startswith(HOST) or not name.isprintable():
         return None
     return name if str(uuid.uuid5(INSTANCES, name)) == instance_uuid else None
 
@@ -66,7 +64,6 @@ def host_service(instance_uuid: str, name: str | None) -> str | None:
 def attachment_uuid(network: str, container: str, interface: str) -> str:
     """Return the UUID of an attachment of cni-like.
 
-    :param network: the name of the configuration
     :param container: CNI_CONTAINERID
     :param interface: CNI_IFNAME
     """
@@ -78,7 +75,6 @@ def attachment_uuid(network: str, container: str, interface: str) -> str:
 def request_uuid(instance: str, position: int) -> str:
     """Return the UUID of a request that has none.
 
-    :param instance: the UUID of the instance
     :param position: of the request among those of the instance, from 0
     """
     return str(uuid.uuid5(uuid.UUID(instance), str(position)))

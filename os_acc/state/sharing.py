@@ -25,8 +25,6 @@ def check(path: str) -> None:
     The directory must belong to this user, or be shared with a group that this
     user is in. If another user, such as root, made a journal in a directory of
     one user, the service could not write it.
-
-    :raises JournalError: if it may not; the error says what to do
     """
     place = path
     while True:
@@ -58,10 +56,7 @@ def check(path: str) -> None:
 
 
 def refusal(place: str) -> str:
-    """Say who may use a directory or a file, and that this process may not.
-
-    :raises OSError: if it cannot be examined
-    """
+    """Say who may use a directory or a file, and that this process may not."""
     found = os.stat(place)
     me = state_files.user(os.geteuid())
     directory = stat.S_ISDIR(found.st_mode)
@@ -91,10 +86,7 @@ def belongs_to_another(path: str) -> bool:
 
 
 def become_owner(path: str) -> None:
-    """As root, become the owner of a directory for the rest of the process.
-
-    :raises OSError: if that is not possible
-    """
+    """As root, become the owner of a directory for the rest of the process."""
     found = os.stat(path)
     try:
         owner = pwd.getpwuid(found.st_uid)

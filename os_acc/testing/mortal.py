@@ -155,13 +155,13 @@ def watch_calls(
 
 def spare_the_journal(patch: Any, mortal: Mortal) -> None:
     """Let a process that has ended write nothing to a journal."""
-    original = store.Commits.write
+    original = store.Store._in_transaction
 
     def write(*args: Any) -> Any:
         mortal.check()
         return original(*args)
 
-    patch.setattr(store.Commits, 'write', write)
+    patch.setattr(store.Store, '_in_transaction', write)
 
 
 class _Listener:

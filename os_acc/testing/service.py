@@ -84,8 +84,8 @@ class Service:
         mortal_module.watch_calls(
             patch,
             mortal,
-            store.Commits,
-            'write',
+            store.Store,
+            '_in_transaction',
             mortal_module.COMMIT,
         )
         # A slow call would write its events earlier, which is one more change.

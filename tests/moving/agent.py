@@ -78,14 +78,14 @@ class Agent:
 
         :param number: of the write; the next one is 0
         """
-        write, left = store.Commits.write, itertools.count(number, -1)
+        write, left = store.Store._in_transaction, itertools.count(number, -1)
 
         def write_or_die(*args: Any) -> Any:
             if next(left) == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             return write(*args)
 
-        store.Commits.write = write_or_die
+        store.Store._in_transaction = write_or_die
 
     def plug(self, instance: str, handles: dict[str, str]) -> list[Any]:
         """Plug devices.

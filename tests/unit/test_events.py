@@ -6,6 +6,7 @@ import contextlib
 import re
 import sqlite3
 import time
+import uuid
 
 import pytest
 
@@ -18,6 +19,7 @@ from os_acc.journal import database
 from os_acc.journal import events
 from os_acc.journal import health
 from os_acc.journal import store
+from os_acc.kernel import sysfs
 
 AT = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z')
 
@@ -119,10 +121,10 @@ def test_a_plug_of_what_is_plugged_is_no_event(host):
 
 def test_events_cost_no_commit(host, monkeypatch):
     counted = []
-    write = store.Commits.write
+    write = store.Store._in_transaction
     monkeypatch.setattr(
-        store.Commits,
-        'write',
+        store.Store,
+        '_in_transaction',
         lambda *args: (counted.append(args), write(*args))[1],
     )
     instance = host.instance()
@@ -318,7 +320,7 @@ def test_a_busy_journal_is_not_asked_again(host, monkeypatch):
         tried.append(1)
         raise exception.JournalBusy(path='x', seconds=1)
 
-    monkeypatch.setattr(store.Commits, 'write', busy)
+    monkeypatch.setattr(store.Store, '_in_transaction', busy)
     with pytest.raises(exception.JournalBusy):
         opened.forget(entry.van.uuid, [event()])
     assert tried == [1]
@@ -470,3 +472,29 @@ def test_a_text_that_is_no_utf8(opened):
         == ('ValueError: ' + 'x' * 5000)[: events.LONGEST]
     )
     assert database.storable(None) is None
+
+
+def test_a_replug_by_any_form_of_the_uuid(host, monkeypatch):
+    """Its events have the one form by which an operator looks for them."""
+    instance = host.instance()
+    os_acc.plug(instance, host.requests(1))
+    monkeypatch.setattr(sysfs, 'boot_id', lambda: 'next')
+    host.calls.on('prepareVAN', RuntimeError('boom'))
+    for text in (uuid.UUID(instance.uuid), instance.uuid.upper()):
+        with pytest.raises(exception.PlugException):
+            os_acc.replug(text)
+    found = [
+        each
+        for each in os_acc._host.journal.events()
+        if each.operation == events.REPLUG and each.step is None
+    ]
+    assert [each.instance_uuid for each in found] == [instance.uuid] * 2
+
+
+def test_a_row_that_is_not_there_is_no_matter_of_the_events(host, caplog):
+    """The write is not repeated without them, as on a full disk."""
+    made = events.Event(events.now(), events.FORGET, None, events.DONE)
+    with pytest.raises(exception.JournalError, match='it has no VAN'):
+        os_acc._host.journal.forget(str(uuid.uuid4()), [made])
+    assert 'Written again' not in caplog.text
+    assert os_acc._host.journal.events() == []

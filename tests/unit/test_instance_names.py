@@ -81,3 +81,8 @@ def test_attachments_are_apart():
     parts = [('a', 'b', 'c'), ('a', 'b-c', 'd'), ('a-b', 'c', 'd')]
     made = {instance_names.attachment_uuid(*each) for each in parts}
     assert len(made) == 3
+
+
+def test_a_name_that_cannot_be_encoded_is_no_service():
+    """Such as one of a file in JSON with a part of a character."""
+    assert instance_names.host_service(UUID, 'host:\udc80') is None

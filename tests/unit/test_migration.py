@@ -823,3 +823,25 @@ def test_the_events_of_both_hosts(hosts, info):
 
     assert operations(SOURCE) == ['plug', 'hand over', 'finish']
     assert operations(TARGET) == ['prepare', 'switch']
+
+
+@pytest.mark.parametrize('name', [SOURCE, TARGET])
+def test_a_journal_that_cannot_be_written_keeps_the_devices_of_a_move(
+    hosts, info, monkeypatch, name
+):
+    """The rows say that nothing is undone, so nothing may be undone."""
+    handed_over(hosts, info)
+
+    def fail(self, entries, state):
+        raise exception.JournalError(path='j', reason='disk is full')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.Journal, 'mark', fail)
+        with pytest.raises(exception.UnplugException, match='disk is full'):
+            on(hosts, name, os_acc.unplug, info)
+    hosts.check_devices(name)
+    assert hosts.states(info.uuid) == {
+        SOURCE: {'outgoing'},
+        TARGET: {'incoming'},
+    }
+    assert on(hosts, name, os_acc.unplug, info) == 2

@@ -1017,11 +1017,3 @@ class TestDeviceHandles:
     def test_an_unknown_state(self):
         with pytest.raises(ValueError, match='lost'):
             objects.DeviceHandleInfo(state='lost')
-
-    def test_of_canonical_values(self):
-        """The same as the checked constructor, but without its checks."""
-        made = objects.PCIHandle.of_canonical(address='0000:3b:00.1')
-        assert made == objects.PCIHandle(address='0000:3b:00.1')
-        assert round_trip(made) == made
-        assert made.obj_what_changed() == {'address'}
-        assert made.managed is None

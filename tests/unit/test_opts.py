@@ -189,3 +189,12 @@ def test_no_state_path(from_file, tmp_path):
     (fault,) = opts.faults(from_file('[os_acc]\nstate_path =\n'))
     place = f'[os_acc] state_path in {tmp_path}/nova.conf:2: '
     assert f"{place}it is '', expected" in fault
+
+
+@pytest.mark.parametrize('value', ['inf', 'nan', '1e300'])
+@pytest.mark.parametrize('option', ['journal_timeout', 'lock_timeout'])
+def test_a_time_that_nobody_can_wait_for(from_file, option, value):
+    """It would fail in the middle of a plug, and of its undo."""
+    (fault,) = opts.faults(from_file(f'[os_acc]\n{option} = {value}\n'))
+    assert f'[os_acc] {option} in ' in fault
+    assert 'expected a number of at most 9223372036' in fault

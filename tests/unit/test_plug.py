@@ -13,6 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import journal
 from os_acc import objects
+from os_acc.attach import exclusion
 from os_acc.claims import holder
 
 
@@ -919,3 +920,27 @@ def test_a_rollback_leaves_the_row_of_another_instance_alone(
     os_acc.recover()
     assert host.states() == {request.uuid: 'plugged'}
     assert host.calls.log == []
+
+
+@pytest.mark.parametrize(
+    'error', [OSError('I/O error'), exception.DeviceBusy('x'), SystemExit(1)]
+)
+def test_a_device_that_could_not_be_checked_is_left_alone(
+    host, monkeypatch, error
+):
+    """Another VAN may have what excludes it, so nothing of it is undone."""
+
+    def fail(self, van):
+        raise error
+
+    undone = []
+    monkeypatch.setattr(exclusion.Exclusion, 'check', fail)
+    host.calls.on(
+        'unprepareVAN',
+        lambda van: undone.append((van.handle, dict(van.driver_data))),
+    )
+    with pytest.raises(exception.PlugException):
+        os_acc.plug(host.instance(), host.requests(1))
+    assert host.calls.of('prepareVAN') == []
+    assert undone == [(None, {})]
+    assert host.states() == {}

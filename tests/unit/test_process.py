@@ -109,6 +109,22 @@ def test_recover_releases_when_the_process_has_ended(host, sleeper):
     assert os_acc.recover().released == []
 
 
+def test_an_instance_of_two_processes_is_recovered_once(host):
+    """The second one has plugged more, under the same name."""
+    info = host.instance()
+    for _ in range(2):
+        with subprocess.Popen(['sleep', '600']) as started:
+            info.process = process.identity(started.pid)
+            os_acc.plug(info, host.requests(1))
+            started.kill()
+    host.calls.clear()
+    report = os_acc.recover()
+    assert len(report.released) == 2
+    assert len({van.uuid for van in report.released}) == 2
+    assert report.busy == []
+    assert len(host.calls.of('unprepareVAN')) == 2
+
+
 def test_after_a_reboot_it_is_released_and_not_restored(
     host, sleeper, monkeypatch
 ):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sqlite3
 
 import command
 import pytest
@@ -99,6 +100,18 @@ def states(run, *arguments):
 
 
 BOTH = {VANS[0]: 'unreadable', VANS[1]: 'plugged'}
+
+
+@pytest.mark.parametrize('value', ["X'00'", '7', """'{"name": "host:x'"""])
+def test_an_instance_that_is_no_text(run, value):
+    """Its VAN keeps its handle, and those of the others are still known."""
+    held = opened(run)
+    with sqlite3.connect(held.path) as db:
+        db.execute(
+            f'UPDATE van SET instance = {value} WHERE uuid = ?', [VANS[0]]
+        )
+    assert {each.van_uuid for each in held.handles()} == set(VANS)
+    held.close()
 
 
 def test_van_list(run, unreadable):

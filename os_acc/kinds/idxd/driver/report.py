@@ -112,7 +112,7 @@ def _handles(
             )
         name = idxd_names.name_of(address, number)
         yield inventory.handle(
-            objects.DeviceFileHandle.of_canonical(
+            objects.DeviceFileHandle(
                 name=name, share=None, files=_files(found, number)
             ),
             own,

@@ -185,7 +185,7 @@ class MdevDriver(driver.DriverBase):
         taken = list(availability.part_obstacles(parent, parent, holders))
         handles = [
             inventory.handle(
-                objects.MdevHandle.of_canonical(
+                objects.MdevHandle(
                     uuid=each.uuid, parent=parent, type=each.type
                 ),
                 taken,

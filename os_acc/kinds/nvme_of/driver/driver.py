@@ -253,7 +253,7 @@ class NVMeOFDriver(driver.DriverBase):
 
 def handle(wwn: str) -> objects.BlockHandle:
     """The handle of a namespace."""
-    made: objects.BlockHandle = objects.BlockHandle.of_canonical(
+    made: objects.BlockHandle = objects.BlockHandle(
         path=nvme_of.link(wwn), wwn=wwn
     )
     return made

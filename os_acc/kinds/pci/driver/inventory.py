@@ -86,7 +86,7 @@ class _View:
     ) -> objects.DeviceHandleInfo:
         """A handle that nobody gets, which says why there are no VFs."""
         return inventory.handle(
-            objects.PCIHandle.of_canonical(address=function.address),
+            objects.PCIHandle(address=function.address),
             itertools.chain(
                 vf_availability.vfs_obstacles(
                     function, holders=self.holders, spec=spec
@@ -126,7 +126,7 @@ class _View:
         refused: Sequence[reasons.Reason],
     ) -> objects.DeviceHandleInfo:
         return inventory.handle(
-            objects.PCIHandle.of_canonical(address=function.address),
+            objects.PCIHandle(address=function.address),
             self._obstacles(function, spec, alone, refused),
             self.holders.of_function(function.address),
         )
@@ -170,7 +170,7 @@ class _View:
         )
         return [
             inventory.handle(
-                objects.PCIHandle.of_canonical(address=address),
+                objects.PCIHandle(address=address),
                 [
                     *obstacles,
                     *availability.reserved_obstacles(address, self.holders),

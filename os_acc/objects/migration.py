@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the target host of a migration must provide."""
+"""What the target host of a migration must provide, and what changes there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class WayField(ovo_fields.AutoTypedField[str]):
 class MigrationAccelerator(base.VersionedObject):
     """An accelerator of the instance, and what the target must provide."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     uuid: UUIDValue
@@ -60,7 +59,6 @@ class MigrationAccelerator(base.VersionedObject):
 class MigrationPlan(base.VersionedObject):
     """What the target must provide, and how the instance moves."""
 
-    # Version 1.0: Initial version
     VERSION = '1.0'
 
     instance_uuid: UUIDValue
@@ -75,4 +73,40 @@ class MigrationPlan(base.VersionedObject):
         # Why some of them cannot move; empty if all can.
         'obstacles': ovo_fields.ListOfStringsField(),
         'accelerators': ovo_fields.ListOfObjectsField('MigrationAccelerator'),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class MigrationChange(base.VersionedObject):
+    """What changes for one accelerator; the rest stays as on the source."""
+
+    VERSION = '1.0'
+
+    uuid: UUIDValue
+    source: str
+    target: str
+
+    fields = {
+        # The UUID of the VAN, on both hosts.
+        'uuid': fields.UUIDField(),
+        # What the definition says on each host, in the plugin's own format.
+        'source': ovo_fields.StringField(),
+        'target': ovo_fields.StringField(),
+    }
+
+
+@base.VersionedObjectRegistry.register
+class MigrationMap(base.VersionedObject):
+    """What changes in a guest's definition, which it takes to the target."""
+
+    VERSION = '1.0'
+
+    format: str
+    changes: list[MigrationChange]
+
+    fields = {
+        # As HostPluginInfo.guest_config_format.
+        'format': fields.NameField(),
+        # Of the VANs that are in the definition.
+        'changes': ovo_fields.ListOfObjectsField('MigrationChange'),
     }
