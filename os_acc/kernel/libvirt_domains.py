@@ -48,13 +48,12 @@ def running() -> Iterator[Domain]:
             continue
         domain = root.find('domain')
         if domain is not None:
-            found = (_device(each) for each in _host_addresses(domain))
             yield Domain(
                 domain.findtext('name'),
                 domain.findtext('uuid'),
                 root.get('pid'),
                 [
-                    *(device for device in found if device is not None),
+                    *filter(None, map(_device, _host_addresses(domain))),
                     *devices(domain),
                 ],
             )
@@ -65,8 +64,6 @@ def users_of(
 ) -> list[str]:
     """Find the domains that are starting or running and have a device.
 
-    :param pci_address: of the device; None if it is not a PCI function
-    :param mdev_uuid: of the device; None if it is not a mediated device
     :param except_uuid: UUID of the domain that is allowed to have it
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
@@ -103,12 +100,6 @@ def _device(address: etree._Element) -> str | None:
     return pci_address.join(*parts)
 
 
-# Which host devices a libvirt domain gives to QEMU by <qemu:commandline>.
-#
-# libvirt does not know them: https://libvirt.org/drvqemu.html, "Pass-through
-# of arbitrary QEMU commands".
-
-
 _ARGUMENT = '{http://libvirt.org/schemas/domain/qemu/1.0}arg'
 
 # The domain may be left out, and zeros too: set_pci_host_devaddr() in QEMU's
@@ -119,10 +110,10 @@ _ADDRESS = re.compile(
 
 
 def devices(domain: etree._Element) -> Iterator[str]:
-    """Yield the PCI addresses and the UUIDs of mediated devices.
+    """The PCI addresses and UUIDs of mdevs in <qemu:commandline>.
 
-    :param domain: the <domain>
-    :returns: in the form of a handle, such as '0000:3b:00.0'
+    libvirt does not know these host devices: https://libvirt.org/drvqemu.html,
+    "Pass-through of arbitrary QEMU commands".
     """
     for argument in domain.iter(_ARGUMENT):
         for key, value in _properties(argument.get('value', '')):
@@ -135,17 +126,13 @@ def devices(domain: etree._Element) -> Iterator[str]:
 
 
 def _properties(text: str) -> list[tuple[str, str]]:
-    """The properties of a -device, in QEMU's own form or in JSON.
-
-    :returns: empty unless it is a VFIO device, such as vfio-pci-nohotplug
-    """
+    """The properties of a VFIO -device, in QEMU's own form or in JSON."""
     found: list[tuple[str, Any]]
     if text.startswith('{'):
         try:
-            read = json.loads(text)
+            found = list(json.loads(text).items())
         except (ValueError, RecursionError):
             return []
-        found = list(read.items())
     else:
         # Two commas stand for one in a value.
         text = text.replace(',,', '\0')

@@ -33,10 +33,7 @@ class Mdev:
 
 
 def check_name(value: str, field: str) -> str:
-    """Check the name of a device or type.
-
-    :raises InvalidRequest: if the text cannot be such a name
-    """
+    """Check the name of a device or type."""
     if not _NAME.fullmatch(value) or '..' in value:
         raise exception.InvalidRequest(
             subject='mediated device',
@@ -85,18 +82,15 @@ def devices() -> list[Mdev]:
 def find(uuid: str) -> Mdev | None:
     """Find a mediated device of this host; None if there is none."""
     path = directory(uuid)
-    kind = sysfs.link(f'{path}/mdev_type')
-    if kind is None:
-        return None
-    parent = os.path.basename(os.path.dirname(sysfs.place(path)))
+    kind, place = sysfs.link(f'{path}/mdev_type'), sysfs.target(path)
+    if kind is None or place is None:
+        return None  # there is none, or it is being removed
+    parent = os.path.basename(os.path.dirname(place))
     return Mdev(uuid=uuid, parent=parent, type=kind)
 
 
 def check_same(there: Mdev, wanted: Mdev) -> None:
-    """Check that a device is of the wanted type and parent.
-
-    :raises DeviceBusy: if it is not
-    """
+    """Check that a device is of the wanted type and parent."""
     if there != wanted:
         raise exception.DeviceBusy(
             device=f'mdev UUID {wanted.uuid}',
@@ -106,10 +100,7 @@ def check_same(there: Mdev, wanted: Mdev) -> None:
 
 
 def check_type(parent: str, kind: str) -> None:
-    """Check that a parent has a type.
-
-    :raises DeviceNotFound: if there is no such parent, or it lacks the type
-    """
+    """Check that a parent has a type."""
     found = sysfs.names(types_directory(parent))
     if kind not in found:
         raise exception.DeviceNotFound(

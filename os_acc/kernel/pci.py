@@ -198,10 +198,7 @@ class Function:
 
 
 def get(address: str) -> Function:
-    """Read a function.
-
-    :raises DeviceNotFound: if there is none at the address
-    """
+    """Read a function that must be there."""
     found = find(address)
     if found is None:
         raise exception.DeviceNotFound(
@@ -211,10 +208,7 @@ def get(address: str) -> Function:
 
 
 def find(address: str) -> Function | None:
-    """Read a function; None if there is none, or it is going away.
-
-    :raises DeviceError: if it exists but cannot be read
-    """
+    """Read a function; None if there is none, or it is going away."""
     path = directory(address)
     try:
         entries = frozenset(os.listdir(path))
@@ -233,15 +227,11 @@ def find(address: str) -> Function | None:
 
 
 def find_plain(address: str) -> Function | None:
-    """Read an unbound function that is not a PF, VF, bridge or display.
+    """Read a function that is bound to no driver, and is no VF.
 
     This is for scans of thousands of functions: it reads less than find().
-    ``entries`` of the result is empty.
-
-    :param address: of a function that is bound to no driver, and is not a
-        VF
-    :returns: None if the function is a PF, a bridge or a display, or cannot be
-        read
+    ``entries`` of the result is empty. None: the function is a PF, a bridge or
+    a display, or cannot be read.
     """
     path = directory(address)
     text = sysfs.read(f'{path}/modalias')
@@ -279,7 +269,7 @@ def _function(address: str, text: str, entries: frozenset[str]) -> Function:
 
 
 def inode(address: str) -> int | None:
-    """The inode number of a function's directory in sysfs; None if it is gone.
+    """The inode number of a function's directory; None if it is gone.
 
     The kernel makes a new directory, with another number, for a function that
     has left the bus and has come back.

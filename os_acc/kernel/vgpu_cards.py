@@ -36,21 +36,13 @@ class Card:
     def read(cls, pf: pci.Function) -> Card:
         found = {vf: vgpu.current(vf) for vf in pf.vf_addresses}
         there = {vf: kind for vf, kind in found.items() if kind is not None}
+        empty = [vf for vf, kind in there.items() if kind == vgpu.NONE]
         return cls(
-            pf.product_id,
-            there,
-            {
-                vf: vgpu.creatable(vf)
-                for vf, kind in there.items()
-                if kind == vgpu.NONE
-            },
+            pf.product_id, there, {vf: vgpu.creatable(vf) for vf in empty}
         )
 
     def number_of(self, wanted: str) -> int | None:
-        """The id of a type; None if the card has no such type.
-
-        :param wanted: the id of the type, or its name
-        """
+        """The id of a type, by id or name; None if the card lacks it."""
         if wanted.isdecimal():
             return int(wanted)
         for kinds in (*self.possible.values(), vgpu_config.load().names):

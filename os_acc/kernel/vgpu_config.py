@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import logging
 import os
-from typing import Any
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def _read(path: str, _changed: int, _size: int) -> Config:
     }
     maximum: dict[tuple[str, int], int] = {}
     for card in root.iter('pgpu'):
-        product = _number(_attribute(card.find('devId'), 'deviceId'))
+        product = _number(card.xpath('string(devId/@deviceId)'))
         for kind in card.iter('supportedVgpu'):
             number = _number(kind.get('vgpuId'))
             most = _number(kind.findtext('maxVgpus'))
@@ -76,10 +75,6 @@ def _read(path: str, _changed: int, _size: int) -> Config:
             key = (f'{product:04x}', number)
             maximum[key] = max(most, maximum.get(key, 0))
     return Config(names, maximum)
-
-
-def _attribute(element: Any, name: str) -> str | None:
-    return None if element is None else element.get(name)
 
 
 def _number(text: str | None) -> int | None:
