@@ -26,10 +26,7 @@ _CLASSES_CRYPTO = (0x0B, 0x10, 0x12)
 
 
 def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
-    """What is unknown about a function.
-
-    :returns: what it is, and what to do about it
-    """
+    """What is unknown about a function, and what to do about it."""
     if function.base_class == pci.CLASS_DISPLAY:
         yield from _console(function, host)
     if function.base_class == pci.CLASS_STORAGE:

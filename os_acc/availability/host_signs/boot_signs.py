@@ -38,12 +38,6 @@ _KDUMP_TARGETS = ('raw', 'ext2', 'ext3', 'ext4', 'minix', 'btrfs', 'xfs')
 _DRACUT_MOUNT = re.compile(r'\s--mount[=\s]\s*["\']?([^\s"\']+)')
 
 
-def _boots(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_boot_partitions):
-        return host_refusals.BOOT_PARTITION.reason(name=name)
-    return None
-
-
 def _boot_partitions(host: Snapshot) -> frozenset[str]:
     """The names of the partitions from which the firmware has booted."""
     texts = partitions(host.once(boot_option))
@@ -100,12 +94,6 @@ def _hibernates(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
-def _dumps(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_dump_targets):
-        return host_refusals.CRASH_DUMP.reason(name=name)
-    return None
-
-
 def unknown_dump_targets(host: Snapshot) -> list[str]:
     """The targets of kdump that are not block devices this process knows."""
     return sorted(host.once(_dump_targets) - {*host.paths})
@@ -118,13 +106,9 @@ def has_crash_kernel() -> bool:
     configuration of kdump counts too: firmware-assisted-dump.rst in
     Documentation/arch/powerpc. Linux 5.5 has moved the file.
     """
+    names = ('kexec_crash_loaded', 'fadump/registered', 'fadump_registered')
     return any(
-        sysfs.read(f'{sysfs.SYS}/kernel/{name}') == '1'
-        for name in (
-            'kexec_crash_loaded',
-            'fadump/registered',
-            'fadump_registered',
-        )
+        sysfs.read(f'{sysfs.SYS}/kernel/{name}') == '1' for name in names
     )
 
 
@@ -156,7 +140,7 @@ SIGNS = (
         'The firmware has booted the host from this partition, mounted or '
         'not. A BIOS names the disk: all of its partitions count.',
         'Linux 3.8',
-        _boots,
+        sign.in_set(_boot_partitions, host_refusals.BOOT_PARTITION),
     ),
     sign.FunctionSign(
         '/sys/firmware/edd/int13_dev80/pci_dev; BootCurrent and BootNNNN, '
@@ -177,13 +161,12 @@ SIGNS = (
         'with /etc/kdump.conf',
         'The crash kernel (kdump) writes its dump to it, mounted or not.',
         'Linux 2.6.18',
-        _dumps,
+        sign.in_set(_dump_targets, host_refusals.CRASH_DUMP),
     ),
 )
 
 
 # Where the firmware has booted the host from, as UEFI and BIOS show it.
-
 
 # UEFI specification, 3.3 and 3.1.3; the loader's is in systemd-boot(7).
 _GLOBAL = '8be4df61-93ca-11d2-aa0d-00e098032b8c'
@@ -214,10 +197,7 @@ _Node = tuple[tuple[int, int], bytes]
 
 
 def partitions(option: list[_Node]) -> list[str]:
-    """The UUIDs of partitions that the boot option or the loader names.
-
-    :param option: what boot_option() returns
-    """
+    """The UUIDs of partitions that the boot option or the loader names."""
     found = [*_partitions(option)]
     if loader := _variable('LoaderDevicePartUUID', _LOADER):
         found.append(loader.decode('utf-16-le', 'replace').strip('\0'))
@@ -227,7 +207,7 @@ def partitions(option: list[_Node]) -> list[str]:
 def bios_signature() -> str | None:
     """The signature of the disk from which a BIOS has booted, as udev has it.
 
-    :returns: None if the BIOS does not show it, or the disk has none
+    None: the BIOS does not show it, or the disk has none.
     """
     text = _of_bios(sysfs.read, 'mbr_signature')
     number = int(text, 16) if text else 0
@@ -235,10 +215,7 @@ def bios_signature() -> str | None:
 
 
 def adapters(option: list[_Node]) -> list[str]:
-    """The PCI functions whose disk the firmware has booted from.
-
-    :param option: what boot_option() returns
-    """
+    """The PCI functions whose disk the firmware has booted from."""
     if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
         return [found]
     # The partition is more specific, and firmware may name a drive that was

@@ -40,22 +40,20 @@ _FRAME_BUFFER = re.compile(r'fb(\d+)')
 _MAP = re.compile(r'\bfbcon=(?:\S*,)?map:([0-9]+)')
 
 
-def _is_one(path: str) -> bool:
-    return sysfs.read(path) == '1'
+def _is_one(function: pci.Function, name: str) -> bool:
+    return name in function.entries and (
+        sysfs.read(f'{function.path}/{name}') == '1'
+    )
 
 
 def _boot_vga(host: Snapshot, function: pci.Function) -> Reason | None:
-    if 'boot_vga' in function.entries and (
-        _is_one(f'{function.path}/boot_vga')
-    ):
+    if _is_one(function, 'boot_vga'):
         return refusals.BOOT_DISPLAY.reason()
     return None
 
 
 def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
-    if 'boot_display' in function.entries and (
-        _is_one(f'{function.path}/boot_display')
-    ):
+    if _is_one(function, 'boot_display'):
         return service_refusals.BOOT_SCREEN.reason()
     return host.once(_boot_cards).get(function.address)
 
@@ -64,7 +62,7 @@ def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
         (path, service_refusals.BOOT_SCREEN.reason())
         for _, path in sign.of_class('drm')
-        if _is_one(f'{path}/boot_display')
+        if sysfs.read(f'{path}/boot_display') == '1'
     )
 
 
@@ -90,11 +88,9 @@ def _regions(host: Snapshot) -> dict[str, Reason]:
         while above and above[-1][0] >= depth:
             above.pop()
         if name in _REGIONS:
-            for _, owner in above:
-                if pci.is_address(owner):
-                    found[owner] = service_refusals.FIRMWARE_SCREEN.reason(
-                        name=name
-                    )
+            reason = service_refusals.FIRMWARE_SCREEN.reason(name=name)
+            owners = [owner for _, owner in above if pci.is_address(owner)]
+            found |= dict.fromkeys(owners, reason)
         above.append((depth, name))
     return found
 
@@ -182,11 +178,8 @@ def _keyboards(host: Snapshot) -> dict[str, Reason]:
             }
             handlers = set(values.get('H:', '').split())
             if 'kbd' in handlers and handlers & {'sysrq', 'leds'}:
-                name = values.get('N:', '')
-                yield (
-                    values.get('S:', ''),
-                    service_refusals.KEYBOARD.reason(name=name),
-                )
+                name, path = values.get('N:', ''), values.get('S:', '')
+                yield path, service_refusals.KEYBOARD.reason(name=name)
 
     return sign.by_function(found())
 

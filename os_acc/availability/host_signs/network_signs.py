@@ -127,10 +127,7 @@ def _users(host: Snapshot) -> dict[str, Reason]:
 
 
 def untold(host: Snapshot) -> dict[str, str]:
-    """The RDMA devices whose number of users the kernel does not show.
-
-    :returns: the name of the RDMA device by the address of its function
-    """
+    """By function: an RDMA device whose users the kernel does not show."""
     numbers = rdma.user_contexts()
     return {
         address: name

@@ -25,11 +25,8 @@ class Routes:
     """The routes of the network namespace of this process."""
 
     def __init__(self) -> None:
-        """Read the routes.
-
-        :raises OSError: if a file cannot be read, or has an unknown form
-        """
-        self._routes: list[tuple[_Network, str]] = [
+        """Read the routes: each network, and the name of the interface."""
+        self.networks: list[tuple[_Network, str]] = [
             *_rows('route', _ipv4),
             *_rows('ipv6_route', _ipv6),
         ]
@@ -37,10 +34,6 @@ class Routes:
         # Thousands of paths to disks have one address. It ends with the
         # routes, unlike functools.cache, which keeps what it is called on.
         self._found: dict[str, set[str]] = {}
-
-    def networks(self) -> list[tuple[_Network, str]]:
-        """Each route: the network, and the name of the interface."""
-        return list(self._routes)
 
     def interfaces(self, text: str) -> set[str]:
         """The interfaces that lead to an address, or that have it.
@@ -66,7 +59,7 @@ class Routes:
             return {self._local[address]}
         found = [
             (network.prefixlen, name)
-            for network, name in self._routes
+            for network, name in self.networks
             if network.version == address.version and address in network
         ]
         longest = max((length for length, _ in found), default=0)

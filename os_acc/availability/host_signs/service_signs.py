@@ -91,22 +91,13 @@ def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     )
 
 
-def _route(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_defaults):
-        return service_refusals.DEFAULT_ROUTE.reason(name=name)
-    return None
-
-
 def _defaults(host: Snapshot) -> frozenset[str]:
     """The interfaces with a default route.
 
     Other routes need an interface that is up, and that is a sign of its own.
     """
-    return frozenset(
-        name
-        for network, name in routes.Routes().networks()
-        if network.prefixlen == 0
-    )
+    found = routes.Routes().networks
+    return frozenset(name for network, name in found if not network.prefixlen)
 
 
 _OF_SERVICES = (
@@ -141,13 +132,12 @@ _OF_SERVICES = (
         'It has a default route: of IPv4 in the main table, of IPv6 in any '
         'table. Other routes need an interface that is up.',
         'Linux 2.6.12',
-        _route,
+        sign.in_set(_defaults, service_refusals.DEFAULT_ROUTE),
     ),
 )
 
 
 # The signs that the host's kernel itself uses a PCI function.
-
 
 # A module that registers the algorithms of the drivers that hold it:
 # drivers/crypto/intel/qat/qat_common. The other drivers do it themselves, or
@@ -234,21 +224,20 @@ def _algorithms(host: Snapshot) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _cxl(host: Snapshot, function: pci.Function) -> Reason | None:
-    name, number = host.once(endpoints).get(function.address, ('', None))
-    if number:
-        return service_refusals.CXL_MEMORY.reason(name=name, number=number)
-    return None
+def _cxl(host: Snapshot) -> dict[str, Reason]:
+    return {
+        address: service_refusals.CXL_MEMORY.reason(name=name, number=number)
+        for address, (name, number) in host.once(endpoints).items()
+        if number
+    }
 
 
 def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
-    """The endpoint of each CXL device, and its number of decoders in use.
+    """By function: the endpoint of a CXL device, and its decoders in use.
 
     Documentation/ABI/testing/sysfs-bus-cxl: uport is the memory device, which
-    is below the function. The bridges above it have ports of their own.
-
-    :returns: by the address of the function. The number is None before Linux
-        6.7, which has no file for it
+    is below the function. The bridges above it have ports of their own. The
+    number of decoders is None before Linux 6.7, which has no file for it.
     """
     directory = f'{sysfs.SYS}/bus/cxl/devices'
     found = {}
@@ -290,7 +279,7 @@ _OF_KERNEL = (
         'Linux 2.6.15',
         _crypto,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/bus/cxl/devices/endpointN/uport and decoders_committed',
         'Memory of this CXL device is mapped: it may be memory of the host.',
         'Linux 6.7',

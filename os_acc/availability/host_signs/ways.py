@@ -38,10 +38,9 @@ def identity(path: str) -> str | None:
     """A text that is equal for two block devices that are the same disk.
 
     Without multipath the kernel shows a disk once for each adapter, or for
-    each port of an NVMe drive.
+    each port of an NVMe drive. None: it is no disk with a worldwide name.
 
     :param path: the directory in sysfs of a block device
-    :returns: None if it is not a disk with a worldwide name
     """
     if name := sysfs.read(f'{path}/wwid'):
         # nvme_global_check_duplicate_ids() in drivers/nvme/host/core.c warns
@@ -91,10 +90,7 @@ class Ways:
         ]
 
     def of_block(self, path: str) -> list[str]:
-        """The ways to a block device.
-
-        :param path: its directory in sysfs
-        """
+        """The ways to a block device, by its directory in sysfs."""
         found = [path]
         above = path
         while (above := os.path.dirname(above)) not in ('/', ''):
@@ -113,11 +109,7 @@ class Ways:
         return found
 
     def subsystem_of(self, path: str) -> str | None:
-        """The directory of the NVMe subsystem that a block device is in.
-
-        :param path: the directory in sysfs of the block device
-        :returns: None if it is in none, as without multipath
-        """
+        """The NVMe subsystem that a block device is in, with multipath."""
         above = os.path.dirname(path)
         return above if above in self._subsystems else None
 
@@ -168,10 +160,7 @@ class Ways:
         return found or every
 
     def of_controller(self, path: str) -> list[str]:
-        """The ways to an NVMe controller.
-
-        :param path: its directory in sysfs
-        """
+        """The ways to an NVMe controller, by its directory in sysfs."""
         found = [f'{path}/']
         transport = sysfs.read(f'{path}/transport')
         values = dict(
@@ -220,10 +209,7 @@ class Ways:
     def _of_connection(
         self, interface: str | None, local: str | None, remote: str | None
     ) -> list[str]:
-        """The ways to a connection, by the first value that shows them.
-
-        :param interface: the name of the interface that it is bound to
-        """
+        """The ways to a connection, by the first value that shows them."""
         found: list[str] = []
         if interface:
             found = self.of_interface(interface)
