@@ -17,10 +17,8 @@ from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import refusals as file_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
-
-Reason = reasons.Reason
+from os_acc.refusals.reasons import Reason
 
 # Classes of character devices that give access to disks.
 _OF_DISKS = frozenset({'scsi_generic', 'bsg', 'nvme', 'nvme-generic'})
@@ -53,8 +51,7 @@ def used(
 ) -> Reason | None:
     """Say what the host uses the device behind a file for.
 
-    :param as_root: this process is root: also find a block device that the
-        host has opened exclusively
+    :param as_root: also find a block device that is opened exclusively
     """
     if node.number.kind == 'b':
         return _block(node, place, snapshot, as_root)
@@ -111,9 +108,8 @@ def _block(
         if file:
             return file_refusals.FILE_LOOP.reason(name=name, file=file)
     if as_root:
-        for name in open_files.exclusively_used(
-            map(os.path.basename, directories)
-        ):
+        own = map(os.path.basename, directories)
+        for name in open_files.exclusively_used(own):
             return refusals.OPEN_EXCLUSIVELY.reason(name=name)
     return None
 
@@ -173,7 +169,6 @@ _MAJORS = {
 
 # Minor numbers of the major number 10. Below 128, the kernel chooses them.
 _OF_MISC = {
-    130: _WATCHDOG,
     131: 'a temperature sensor',
     132: 'the traps of the hardware',
     133: 'the traps of the hardware',
@@ -187,10 +182,7 @@ _OF_MISC = {
     160: _FLASH,
     161: 'access of programs to the memory of the host',
     162: _BUS,
-    164: _BMC,
     165: _GUESTS,
-    166: _RAID,
-    173: _BMC,
     178: _FLASH,
     181: _FIRMWARE,
     182: _CPUS,
@@ -202,17 +194,6 @@ _OF_MISC = {
     200: 'the kernel interface for network tunnels',
     203: _FILES,
     208: 'the control file of hot plugging',
-    209: _BMC,
-    210: _BMC,
-    211: _BMC,
-    212: _WATCHDOG,
-    213: _WATCHDOG,
-    214: _WATCHDOG,
-    215: _WATCHDOG,
-    220: _RAID,
-    221: _RAID,
-    222: _RAID,
-    223: 'the kernel interface for input devices',
     224: 'the TPM of the host',
     226: 'the system calls of all processes',
     227: 'the log of machine checks',
@@ -225,10 +206,13 @@ _OF_MISC = {
     236: 'the control file of the device mapper',
     237: 'the control file of loop devices',
     238: "the kernel's interface for guests' networks",
-    239: 'the kernel interface for input devices',
-    240: 'the kernel interface for input devices',
     241: "the kernel's interface for guests' sockets",
     242: 'the switch of radio devices',
+} | {
+    **dict.fromkeys((130, 212, 213, 214, 215), _WATCHDOG),
+    **dict.fromkeys((164, 173, 209, 210, 211), _BMC),
+    **dict.fromkeys((166, 220, 221, 222), _RAID),
+    **dict.fromkeys((223, 239, 240), 'the kernel interface for input devices'),
 }
 
 # Names in sysfs of devices of the classes misc and mem, and of those without
@@ -312,16 +296,11 @@ _SUBSYSTEMS = {
 
 # Names in /proc/devices of character devices that sysfs need not show.
 _DRIVERS = {
-    'megaraid_sas_ioctl': _RAID,
-    'megadev': _RAID,
-    'megadev_legacy': _RAID,
-    'aac': _RAID,
-    'twe': _RAID,
-    'twa': _RAID,
-    'twl': _RAID,
-    'pmcraid': _RAID,
-    'dpti': _RAID,
-    'gdth': _RAID,
+    **dict.fromkeys(
+        ('megaraid_sas_ioctl', 'megadev', 'megadev_legacy'), _RAID
+    ),
+    **dict.fromkeys(('aac', 'twe', 'twa', 'twl', 'pmcraid'), _RAID),
+    **dict.fromkeys(('dpti', 'gdth'), _RAID),
     'ipmidev': _BMC,
     'hpilo': _BMC,
     'i2c': _BUS,
@@ -329,18 +308,12 @@ _DRIVERS = {
     'raw': 'a disk of the host',
     # The firmware tools of Mellanox: mst_pci_bc.c and mst_pciconf_bc.c of
     # their module reach the registers of the cards.
-    'mst': _FIRMWARE_TOOL,
-    'mst_pci': _FIRMWARE_TOOL,
-    'mst_pciconf': _FIRMWARE_TOOL,
+    **dict.fromkeys(('mst', 'mst_pci', 'mst_pciconf'), _FIRMWARE_TOOL),
 }
 
 
 def what_is(number: device_file.Number, place: file_place.Place) -> str | None:
-    """Say what a device file is, if it controls the host.
-
-    :returns: such as 'the watchdog, which can reset the host'; None: it may be
-        given out
-    """
+    """Say what a device file is if it controls the host; else None."""
     if number.kind != 'c':
         return _SUBSYSTEMS.get(place.subsystem)
     if number.major == _MEMORY:
@@ -368,14 +341,9 @@ def _by_name(place: file_place.Place) -> str | None:
 
 def _driver(major: int) -> str:
     """The name of a major number of character devices; empty if unknown."""
-    try:
-        with open(f'{sysfs.PROC}/devices', encoding='utf-8') as file:
-            for line in file:
-                if line.startswith('Block'):
-                    break
-                number, _, name = line.strip().partition(' ')
-                if number == str(major):
-                    return name
-    except FileNotFoundError:
-        pass
+    text = sysfs.read_long(f'{sysfs.PROC}/devices').partition('\nBlock')[0]
+    for line in text.splitlines():
+        number, _, name = line.strip().partition(' ')
+        if number == str(major):
+            return name
     return ''

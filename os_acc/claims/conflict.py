@@ -27,7 +27,6 @@ class Holding:
 class Conflict:
     """Another VAN is in the way.
 
-    :ivar node: where the claims meet
     :ivar holding: of the other VAN
     :ivar wanted: how the node is wanted
     :ivar mode: how the other VAN claims it
@@ -42,10 +41,7 @@ class Conflict:
 
 
 class Held:
-    """What VANs have, by the nodes: for many questions.
-
-    :param held: what each has
-    """
+    """What VANs have, by the nodes: for many questions."""
 
     def __init__(self, held: Iterable[Holding]) -> None:
         self._by_node: dict[Resource, list[tuple[Holding, Claim]]] = {}
@@ -56,8 +52,7 @@ class Held:
     def conflicts(self, wanted: Holding) -> Iterator[Conflict]:
         """Say which VANs exclude a VAN, and on which node.
 
-        :param wanted: what the VAN would claim. What it has itself is no
-            obstacle
+        What the VAN has itself is no obstacle.
         """
         for mine in wanted.claims:
             shares: list[Conflict] = []
@@ -140,10 +135,7 @@ PART = Mode('part')
 
 
 def shared(most: int = 0) -> Mode:
-    """The mode of a node that several VANs have as a whole.
-
-    :param most: how many; 0: any number
-    """
+    """The mode of a node that several VANs have as a whole; 0: any number."""
     return Mode('shared', most)
 
 

@@ -29,9 +29,8 @@ class Holder:
 
     :ivar journal: the UUID in the journal's file
     :ivar path: of the journal's file
-    :ivar instance: the UUID of the instance; '' for a call that is made for
-        no instance
-    :ivar van: the UUID of the VAN; '' as for instance
+    :ivar instance: its UUID; '' for a call that is made for no instance
+    :ivar van: its UUID; '' as for instance
     """
 
     journal: str
@@ -58,10 +57,7 @@ class Holder:
 
 
 def from_wire(value: object) -> Holder:
-    """Read what to_wire() gave.
-
-    :raises InvalidRequest: if it is malformed
-    """
+    """Read what to_wire() gave, and check it."""
     if (
         isinstance(value, list | tuple)
         and len(value) == 4

@@ -129,10 +129,7 @@ class Vans:
     ) -> Sequence[Met]:
         """Say which VANs exclude a handle, and why: see Taken.against().
 
-        :param handle: its identity
-        :param device: as facts.Row
-        :param numbers: as facts.Row
-        :param most: as facts.Row
+        The parameters are as in facts.Row.
         """
         return ()
 
@@ -170,7 +167,6 @@ class Vans:
 
 
 # What the identities of attach handles say of their devices.
-
 
 #: The prefix of the identity of each handle of device files.
 FILE = 'file/'

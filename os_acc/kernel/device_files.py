@@ -16,7 +16,6 @@ import dataclasses
 import errno
 import glob
 import os
-import posixpath
 import re
 import stat
 from typing import NamedTuple
@@ -24,15 +23,12 @@ from typing import NamedTuple
 from os_acc import exception
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
+from os_acc.texts import forms
 
 DIRECTORY = '/dev'
 
 #: The bits of a mode that chmod(1) sets.
 PERMISSIONS = 0o7777
-
-# As objects.fields.DevicePath: no blanks, quotes or backslashes, ASCII only.
-_PATH = re.compile(r'/dev(/[^\x00-\x20\x7f-\uffff"\\/]+)+')
-_LONGEST = 4096
 
 _DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,12 +68,7 @@ class Node:
 
 def check_path(path: str) -> str:
     """Check that a text is a path below /dev in its normal form."""
-    if (
-        isinstance(path, str)
-        and len(path) <= _LONGEST
-        and _PATH.fullmatch(path)
-        and posixpath.normpath(path) == path
-    ):
+    if _is_below(path):
         return path
     raise exception.InvalidRequest(
         subject='device file',
@@ -86,6 +77,10 @@ def check_path(path: str) -> str:
         expected='a path below /dev without ".", "..", blanks, quotes or '
         'backslashes',
     )
+
+
+def _is_below(path: object) -> bool:
+    return forms.is_device_path(path) and str(path).startswith(f'{DIRECTORY}/')
 
 
 def real_path(path: str) -> str:
@@ -108,7 +103,7 @@ def resolve(path: str) -> str | None:
     if not found.startswith(f'{top}/') or not os.path.lexists(found):
         return None
     there = DIRECTORY + found.removeprefix(top)
-    return there if _PATH.fullmatch(there) else None
+    return there if _is_below(there) else None
 
 
 def expand(pattern: str) -> list[str]:
@@ -124,7 +119,7 @@ def expand(pattern: str) -> list[str]:
     found = []
     for each in sorted(glob.glob(wanted), key=_natural):
         path = DIRECTORY + each.removeprefix(sysfs.DEV)
-        if not _PATH.fullmatch(path):
+        if not _is_below(path):
             continue
         there = resolve(path)
         if there is not None and (

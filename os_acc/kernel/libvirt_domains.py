@@ -10,13 +10,13 @@ import json
 import os
 import re
 from typing import Any
-import uuid
 
 from lxml import etree
 
 from os_acc.kernel import pci_address
 from os_acc.kernel import sysfs
 from os_acc.refusals import refusals
+from os_acc.texts import forms
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
 STATE_DIRECTORY = '/run/libvirt/qemu'
@@ -121,7 +121,7 @@ def devices(domain: etree._Element) -> Iterator[str]:
                 yield address
             elif key == 'sysfsdev':
                 name = os.path.basename(value.rstrip('/'))
-                if found := _address(name) or _uuid(name):
+                if found := _address(name) or forms.uuid(name):
                     yield found
 
 
@@ -152,10 +152,3 @@ def _address(text: str) -> str | None:
     if match is None:
         return None
     return pci_address.join(*(int(part or '0', 16) for part in match.groups()))
-
-
-def _uuid(text: str) -> str | None:
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        return None

@@ -10,14 +10,10 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import re
-import uuid as uuid_module
 
 from os_acc import exception
 from os_acc.kernel import sysfs
-
-# A PCI address, or a name such as mtty, matrix, 0.0.0033.
-_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+from os_acc.texts import forms
 
 #: What drivers answer if no more devices can be made.
 EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
@@ -33,8 +29,8 @@ class Mdev:
 
 
 def check_name(value: str, field: str) -> str:
-    """Check the name of a device or type."""
-    if not _NAME.fullmatch(value) or '..' in value:
+    """Check a name: a PCI address, a type, or such as mtty or 0.0.0033."""
+    if not forms.is_name(value) or '..' in value:
         raise exception.InvalidRequest(
             subject='mediated device',
             field=field,
@@ -49,11 +45,7 @@ def directory(uuid: str) -> str:
 
     :raises InvalidRequest: if the UUID is malformed
     """
-    try:
-        parsed = str(uuid_module.UUID(uuid))
-    except (ValueError, AttributeError, TypeError):
-        parsed = ''
-    if not parsed or parsed != uuid:
+    if not isinstance(uuid, str) or forms.uuid(uuid) != uuid:
         raise exception.InvalidRequest(
             subject='mediated device',
             field='uuid',

@@ -147,15 +147,18 @@ def _configured(module: str, option: str) -> str | None:
 
 
 def _option_lines() -> Iterator[str]:
-    """The lines of modprobe's files with at least two words."""
-    for directory in MODPROBE_DIRECTORIES:
-        for name in sysfs.names(directory):
-            if not name.endswith('.conf'):
-                continue
-            path = os.path.join(directory, name)
-            # What cannot be read does not count as set.
-            with (
-                contextlib.suppress(OSError),
-                open(path, encoding='utf-8', errors='replace') as file,
-            ):
-                yield from (line for line in file if len(line.split()) > 1)
+    """The lines of modprobe's files with at least two words.
+
+    Of two files of one name, the later directory's counts. A backslash at the
+    end of a line joins the next one to it.
+    """
+    files = {
+        name: os.path.join(directory, name)
+        for directory in MODPROBE_DIRECTORIES
+        for name in sysfs.names(directory)
+        if name.endswith('.conf')
+    }
+    for _, path in sorted(files.items()):
+        # What cannot be read does not count as set.
+        text = sysfs.read_if_possible(path).replace('\\\n', '')
+        yield from (x for x in text.splitlines() if len(x.split()) > 1)

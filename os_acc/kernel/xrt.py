@@ -12,7 +12,6 @@ userpf/xocl_sysfs.c and subdev/feature_rom.c.
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 import dataclasses
 import glob
 import itertools
@@ -27,6 +26,7 @@ from os_acc import exception
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
+from os_acc.texts import forms
 
 MANAGEMENT, USER = 'xclmgmt', 'xocl'
 
@@ -115,12 +115,8 @@ class Card:
     @staticmethod
     def _uuids(address: str, name: str) -> list[str]:
         """The UUIDs in a file, which is EINVAL until the card is ready."""
-        found = []
         text = sysfs.read_if_possible(f'{pci.directory(address)}/{name}')
-        for line in text.split():
-            with contextlib.suppress(ValueError):
-                found.append(str(uuid.UUID(line)))
-        return found
+        return list(filter(None, map(forms.uuid, text.split())))
 
     def _rom(self, name: str) -> str:
         for address in self._both:

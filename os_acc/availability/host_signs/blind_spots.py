@@ -12,12 +12,10 @@ from os_acc.availability.host_signs import boot_signs
 from os_acc.availability.host_signs import network_signs
 from os_acc.availability.host_signs import service_signs
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-
-Snapshot = snapshot.Snapshot
 
 _CLASS_CXL = 0x0502  # PCI_CLASS_MEMORY_CXL
 

@@ -9,16 +9,13 @@ import re
 
 from os_acc.availability.host_signs import mounts
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import block_files
 from os_acc.kernel import configfs
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 
 def _mounted(host: Snapshot, name: str) -> Reason | None:

@@ -17,15 +17,12 @@ import struct
 import uuid
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import block_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # Where the firmware finds disks: storage, and Fibre Channel or USB.
 _WITH_DISKS = (pci.CLASS_STORAGE, pci.CLASS_SERIAL)

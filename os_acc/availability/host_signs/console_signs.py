@@ -12,15 +12,12 @@ from collections.abc import Iterator
 import re
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-from os_acc.refusals import reasons
+from os_acc.refusals import host_refusals
 from os_acc.refusals import refusals
-from os_acc.refusals import service_refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # The platform devices of drivers/firmware/sysfb.c.
 _FIRMWARE = re.compile(r'(simple|efi|vesa|vga|ega|platform)-framebuffer\.\d+')
@@ -54,13 +51,13 @@ def _boot_vga(host: Snapshot, function: pci.Function) -> Reason | None:
 
 def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
     if _is_one(function, 'boot_display'):
-        return service_refusals.BOOT_SCREEN.reason()
+        return host_refusals.BOOT_SCREEN.reason()
     return host.once(_boot_cards).get(function.address)
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.BOOT_SCREEN.reason())
+        (path, host_refusals.BOOT_SCREEN.reason())
         for _, path in sign.of_class('drm')
         if sysfs.read(f'{path}/boot_display') == '1'
     )
@@ -70,7 +67,7 @@ def _platform(host: Snapshot, function: pci.Function) -> Reason | None:
     for entry in function.entries:
         # Most entries are none, and there are many functions.
         if '-framebuffer.' in entry and _FIRMWARE.fullmatch(entry):
-            return service_refusals.FIRMWARE_SCREEN.reason(name=entry)
+            return host_refusals.FIRMWARE_SCREEN.reason(name=entry)
     return None
 
 
@@ -88,7 +85,7 @@ def _regions(host: Snapshot) -> dict[str, Reason]:
         while above and above[-1][0] >= depth:
             above.pop()
         if name in _REGIONS:
-            reason = service_refusals.FIRMWARE_SCREEN.reason(name=name)
+            reason = host_refusals.FIRMWARE_SCREEN.reason(name=name)
             owners = [owner for _, owner in above if pci.is_address(owner)]
             found |= dict.fromkeys(owners, reason)
         above.append((depth, name))
@@ -111,7 +108,7 @@ def _console_screen(host: Snapshot) -> dict[str, Reason]:
     chosen = _MAP.findall(sysfs.read_long(f'{sysfs.PROC}/cmdline'))
     numbers = {int(each) for each in chosen[-1]} if chosen else {min(found)[0]}
     return sign.by_function(
-        (path, service_refusals.CONSOLE_SCREEN.reason(name=name))
+        (path, host_refusals.CONSOLE_SCREEN.reason(name=name))
         for number, name, path in found
         if number in numbers
     )
@@ -137,7 +134,7 @@ def _connectors(host: Snapshot) -> dict[str, Reason]:
     drivers/gpu/drm/drm_sysfs.c.
     """
     return sign.by_function(
-        (path, service_refusals.SHOWS_PICTURE.reason(name=name))
+        (path, host_refusals.SHOWS_PICTURE.reason(name=name))
         for name, path in sign.of_class('drm')
         if sysfs.read(f'{path}/enabled') == 'enabled'
     )
@@ -156,7 +153,7 @@ def _lines(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
         (
             sysfs.place(f'{tty}/{name}'),
-            service_refusals.CONSOLE_LINE.reason(name=name),
+            host_refusals.CONSOLE_LINE.reason(name=name),
         )
         for name in sorted(names)
     )
@@ -179,7 +176,7 @@ def _keyboards(host: Snapshot) -> dict[str, Reason]:
             handlers = set(values.get('H:', '').split())
             if 'kbd' in handlers and handlers & {'sysrq', 'leds'}:
                 name, path = values.get('N:', ''), values.get('S:', '')
-                yield path, service_refusals.KEYBOARD.reason(name=name)
+                yield path, host_refusals.KEYBOARD.reason(name=name)
 
     return sign.by_function(found())
 

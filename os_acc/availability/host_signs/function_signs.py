@@ -8,19 +8,16 @@ import re
 
 from os_acc.availability.host_signs import mounts
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import configfs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.kinds.idxd import use as idxd_use
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # Of an NVMe controller: storage, and for NVMe over Fabrics network cards and
 # Fibre Channel.

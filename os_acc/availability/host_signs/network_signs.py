@@ -7,19 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import network
 from os_acc.kernel import pci
 from os_acc.kernel import rdma
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-from os_acc.refusals import reasons
+from os_acc.refusals import host_refusals
 from os_acc.refusals import refusals
-from os_acc.refusals import service_refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 
@@ -89,7 +86,7 @@ def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
         # cleanup_glue_dir() in drivers/base/core.c.
         shown = len(sysfs.names(path))
         if not shown or shown < sysfs.count_directories(path):
-            return service_refusals.INTERFACE_ELSEWHERE.reason(
+            return host_refusals.INTERFACE_ELSEWHERE.reason(
                 what=_KINDS[kind], driver=function.driver
             )
     return None
@@ -120,7 +117,7 @@ def _below(path: str) -> Iterator[tuple[str, str]]:
 def _users(host: Snapshot) -> dict[str, Reason]:
     numbers = rdma.user_contexts()
     return sign.by_function(
-        (path, service_refusals.RDMA_USERS.reason(name=name, number=number))
+        (path, host_refusals.RDMA_USERS.reason(name=name, number=number))
         for name, path in rdma.places().items()
         if (number := numbers.get(name))
     )

@@ -8,16 +8,13 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import configfs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # Network controllers, and serial buses: Fibre Channel and InfiniBand.
 _MAY_SERVE = (pci.CLASS_NETWORK, pci.CLASS_SERIAL)

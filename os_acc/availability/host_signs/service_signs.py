@@ -9,17 +9,14 @@ import re
 
 from os_acc.availability.host_signs import routes
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-from os_acc.refusals import reasons
-from os_acc.refusals import service_refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals import host_refusals
+from os_acc.refusals.reasons import Reason
 
 _IPMI = re.compile(r'ipmi\d+')
 
@@ -45,7 +42,7 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
                     yield name, sysfs.place(f'{place}/{name}')
 
     return sign.by_function(
-        (path, service_refusals.MANAGEMENT.reason(name=name))
+        (path, host_refusals.MANAGEMENT.reason(name=name))
         for name, path in found()
     )
 
@@ -65,7 +62,7 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
                 'show it'
                 yield (
                     path,
-                    service_refusals.WATCHDOG.reason(name=name, state=text),
+                    host_refusals.WATCHDOG.reason(name=name, state=text),
                 )
 
     return sign.by_function(found())
@@ -73,7 +70,7 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
 
 def _tpms(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.TPM.reason(name=name))
+        (path, host_refusals.TPM.reason(name=name))
         for name, path in sign.of_class('tpm')
     )
 
@@ -84,7 +81,7 @@ def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
         (
             sysfs.place(f'{directory}/{name}/device'),
-            service_refusals.BOOTS_FROM.reason(name=name),
+            host_refusals.BOOTS_FROM.reason(name=name),
         )
         for name in sysfs.names(directory)
         if name.startswith('ethernet')
@@ -132,7 +129,7 @@ _OF_SERVICES = (
         'It has a default route: of IPv4 in the main table, of IPv6 in any '
         'table. Other routes need an interface that is up.',
         'Linux 2.6.12',
-        sign.in_set(_defaults, service_refusals.DEFAULT_ROUTE),
+        sign.in_set(_defaults, host_refusals.DEFAULT_ROUTE),
     ),
 )
 
@@ -151,7 +148,7 @@ _WITHOUT_PSP = frozenset({'1022:1468', '1022:1537'})
 
 def _channels(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.DMA_CHANNEL.reason(name=name))
+        (path, host_refusals.DMA_CHANNEL.reason(name=name))
         for name, path in sign.of_class('dma')
         if sysfs.read_int(f'{path}/in_use')
     )
@@ -169,7 +166,7 @@ def _crypto(host: Snapshot, function: pci.Function) -> Reason | None:
     for module in crypto_modules(function):
         if module in used:
             name, driver = used[module]
-            return service_refusals.CRYPTO.reason(name=name, driver=driver)
+            return host_refusals.CRYPTO.reason(name=name, driver=driver)
     return None
 
 
@@ -226,7 +223,7 @@ def _algorithms(host: Snapshot) -> dict[str, tuple[str, str]]:
 
 def _cxl(host: Snapshot) -> dict[str, Reason]:
     return {
-        address: service_refusals.CXL_MEMORY.reason(name=name, number=number)
+        address: host_refusals.CXL_MEMORY.reason(name=name, number=number)
         for address, (name, number) in host.once(endpoints).items()
         if number
     }
@@ -257,7 +254,7 @@ def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
         and sysfs.read(f'{sysfs.SYS}/module/kvm_amd/parameters/sev')
         in ('Y', '1')
     ):
-        return service_refusals.GUEST_PROTECTION.reason()
+        return host_refusals.GUEST_PROTECTION.reason()
     return None
 
 

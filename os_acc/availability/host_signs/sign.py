@@ -15,14 +15,12 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
 
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import reasons
-
-Snapshot = snapshot.Snapshot
-Reason = reasons.Reason
+from os_acc.refusals.reasons import Reason
 
 
 @dataclasses.dataclass(frozen=True)

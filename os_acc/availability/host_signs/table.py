@@ -22,13 +22,11 @@ from os_acc.availability.host_signs import network_signs
 from os_acc.availability.host_signs import port_signs
 from os_acc.availability.host_signs import service_signs
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
+from os_acc.refusals.reasons import Reason
 
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
 T = TypeVar('T')
 
 #: They are checked by kind: host, function, interface, block device; within a
