@@ -30,13 +30,11 @@ from os_acc.spec.parts import Part
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A PF, or a function that is no VF, with what an entry names of it.
-
-    :ivar functions: those that the entry names: the function itself, its VFs
-    """
+    """A PF, or a function that is no VF, with what an entry names of it."""
 
     spec: device_spec.Spec
     function: pci.Function
+    # those that the entry names: the function itself, its VFs
     functions: list[pci.Function]
     specs: device_spec.Specs
     holders: allocated.Holders

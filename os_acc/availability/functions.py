@@ -45,13 +45,10 @@ Category = reasons.Category
 
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
-    """One reason why a device cannot be taken: see reasons.Reason.
-
-    :ivar device: what it is about, such as 'PCI function 0000:3b:00.0'
-    """
+    """One reason why a device cannot be taken: see reasons.Reason."""
 
     category: Category
-    device: str
+    device: str  # what it is about, such as 'PCI function 0000:3b:00.0'
     text: str
     remedy: str = ''
 

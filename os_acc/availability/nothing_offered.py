@@ -38,15 +38,12 @@ _UNREADABLE = (OSError, ValueError, exception.DeviceError)
 
 @dataclasses.dataclass(frozen=True)
 class Nothing:
-    """An entry, and a device of which it offers nothing.
-
-    :ivar obstacle: why; its device is the entry itself if it names no device
-    :ivar function: the device, if it is a PCI function
-    """
+    """An entry, and a device of which it offers nothing."""
 
     spec: device_spec.Spec
+    # why; its device is the entry itself if it names no device
     obstacle: Obstacle
-    function: pci.Function | None = None
+    function: pci.Function | None = None  # the device, if it is a PCI function
 
     @property
     def reason(self) -> str:

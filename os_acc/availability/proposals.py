@@ -54,16 +54,12 @@ _HINDRANCES = (
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """A function that could be offered.
-
-    :ivar what: what it is: name, ids and kind
-    :ivar notes: whole sentences that the operator should know
-    :ivar named_by: the source of the entry that names it already; None: none
-    """
+    """A function that could be offered."""
 
     address: str
-    what: str
-    notes: tuple[str, ...]
+    what: str  # what it is: name, ids and kind
+    notes: tuple[str, ...]  # whole sentences that the operator should know
+    # the source of the entry that names it already; None: none
     named_by: str | None
 
     def text(self) -> str:

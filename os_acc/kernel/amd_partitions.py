@@ -40,16 +40,12 @@ _DRM_MAJOR = 226  # Documentation/admin-guide/devices.txt
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """A partition, or a device that can be one.
+    """A partition, or a device that can be one."""
 
-    :ivar directory: of its PCI function or platform device, in sysfs
-    :ivar card: the PCI address of its card; None: it is no partition now
-    :ivar name: its mode and number, such as 'cpx=3'; empty: as for card
-    """
-
-    directory: str
+    directory: str  # of its PCI function or platform device, in sysfs
+    # the PCI address of its card; None: it is no partition now
     card: str | None = None
-    name: str = ''
+    name: str = ''  # its mode and number, such as 'cpx=3'; empty: as for card
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,28 +73,23 @@ class Chip:
     """One FPGA, and all PCI functions that belong to it.
 
     What the kernel does not show is None or empty.
-
-    :ivar address: the lowest address of its PFs. Locks and records of the chip
-        have this name
-    :ivar parents: the addresses of its functions without the VFs, sorted
-    :ivar functions: the addresses of all its functions, sorted
-    :ivar ids: vendor:product of the function at the lowest address
-    :ivar subsystem: the subsystem's vendor:device of that function
-    :ivar serial_source: what shows the serial number. Numbers from different
-        sources cannot be compared
-    :ivar board: the name of its board and shell
-    :ivar interface_ids: the IDs of the shell's interfaces, for which an image
-        for a region must be built
     """
 
+    # the lowest address of its PFs. Locks and records of the chip have this
+    # name
     address: str
+    # the addresses of its functions without the VFs, sorted
     parents: tuple[str, ...]
-    functions: tuple[str, ...]
-    ids: str = ''
-    subsystem: str = ''
+    functions: tuple[str, ...]  # the addresses of all its functions, sorted
+    ids: str = ''  # vendor:product of the function at the lowest address
+    subsystem: str = ''  # the subsystem's vendor:device of that function
     serial: str | None = None
+    # what shows the serial number. Numbers from different sources cannot be
+    # compared
     serial_source: str = ''
-    board: str | None = None
+    board: str | None = None  # the name of its board and shell
+    # the IDs of the shell's interfaces, for which an image for a region must
+    # be built
     interface_ids: tuple[str, ...] = ()
     shell_ids: tuple[str, ...] = ()
 

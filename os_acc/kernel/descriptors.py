@@ -41,14 +41,10 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclasses.dataclass(frozen=True)
 class Descriptor:
-    """One open file of a process.
+    """One open file of a process."""
 
-    :ivar task: the directory of the process or thread in /proc
-    :ivar number: of the file descriptor
-    """
-
-    task: str
-    number: str
+    task: str  # the directory of the process or thread in /proc
+    number: str  # of the file descriptor
 
     @property
     def path(self) -> str:

@@ -35,12 +35,9 @@ _LIBC = ctypes.CDLL(None)
 
 
 class Number(NamedTuple):
-    """A device number.
+    """A device number."""
 
-    :ivar kind: 'c' for a character device, 'b' for a block device
-    """
-
-    kind: str
+    kind: str  # 'c' for a character device, 'b' for a block device
     major: int
     minor: int
 

@@ -35,18 +35,13 @@ _FILE_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Status(NamedTuple):
-    """What fstat(2) says of a file.
+    """What fstat(2) says of a file."""
 
-    :ivar number: None if it is not a device file
-    :ivar mode: the permissions only
-    :ivar inode: a different file at the same path has a different one
-    """
-
-    number: device_file.Number | None
+    number: device_file.Number | None  # None if it is not a device file
     uid: int
     gid: int
-    mode: int
-    inode: int
+    mode: int  # the permissions only
+    inode: int  # a different file at the same path has a different one
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,39 +24,33 @@ DRIVER = 'dfl-pci'
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """A port that the PF or a VF has. The kernel hides a released port.
-
-    :ivar number: its number on the card; None if the port has no driver. In
-        Linux 6.1, that is so after the port was given back to the PF
-    :ivar afu_id: the id of its accelerator function, 32 hex digits; None if
-        the port is in reset, has no driver or is being programmed
-    :ivar in_reset: whether the port is in reset, or is being programmed. After
-        a failed programming, Linux 6.1 leaves the port in reset. Later
-        programming seems to succeed, and the port stays in reset
-    """
+    """A port that the PF or a VF has. The kernel hides a released port."""
 
     path: str
+    # its number on the card; None if the port has no driver. In Linux 6.1,
+    # that is so after the port was given back to the PF
     number: int | None
+    # the id of its accelerator function, 32 hex digits; None if the port is in
+    # reset, has no driver or is being programmed
     afu_id: str | None
+    # whether the port is in reset, or is being programmed. After a failed
+    # programming, Linux 6.1 leaves the port in reset. Later programming seems
+    # to succeed, and the port stays in reset
     in_reset: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The management engine of a card, and the ports that its PF has.
-
-    :ivar fme: the directory of the management engine in sysfs
-    :ivar number_of_ports: how many ports the card has, released ones included
-    :ivar ports: those that the PF has, in the order of their directories
-    :ivar interface_id: the id of the interface between the card's static
-        region and its ports, 32 hex digits. An image must be built for it.
-        None if the kernel does not show it
-    """
+    """The management engine of a card, and the ports that its PF has."""
 
     address: str
-    fme: str
-    number_of_ports: int
+    fme: str  # the directory of the management engine in sysfs
+    number_of_ports: int  # how many ports the card has, released ones included
+    # those that the PF has, in the order of their directories
     ports: tuple[Port, ...]
+    # the id of the interface between the card's static region and its ports,
+    # 32 hex digits. An image must be built for it. None if the kernel does not
+    # show it
     interface_id: str | None
 
     def port(self, number: int) -> Port | None:

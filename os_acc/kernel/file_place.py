@@ -43,23 +43,18 @@ _LONGEST = 160
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a device is.
+    """Where a device is."""
 
-    :ivar name: identifies the device on this host, also after a reboot
-    :ivar directory: its directory in sysfs; None: the kernel shows none
-    :ivar subsystem: such as drm or tty; empty if unknown
-    :ivar functions: the addresses of the PCI functions behind it, sorted; a
-        VFIO group can have several, and so can an NVMe namespace
-    :ivar mdevs: the UUIDs of the mediated devices behind it
-    :ivar partition: mode and number of the partition of an AMD GPU, such as
-        cpx=3; empty: it can be one, and is none now; None: neither
-    """
-
-    name: str
+    name: str  # identifies the device on this host, also after a reboot
+    # its directory in sysfs; None: the kernel shows none
     directory: str | None = None
-    subsystem: str = ''
+    subsystem: str = ''  # such as drm or tty; empty if unknown
+    # the addresses of the PCI functions behind it, sorted; a VFIO group can
+    # have several, and so can an NVMe namespace
     functions: tuple[str, ...] = ()
-    mdevs: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()  # the UUIDs of the mediated devices behind it
+    # mode and number of the partition of an AMD GPU, such as cpx=3; empty: it
+    # can be one, and is none now; None: neither
     partition: str | None = None
 
     @property

@@ -24,17 +24,13 @@ _MANAGERS = 'class/fpga_manager'
 
 @dataclasses.dataclass(frozen=True)
 class Manager:
-    """An FPGA manager, such as fpga0.
-
-    :ivar title: the name that its driver gives it
-    :ivar state: one of the kernel's states, such as OPERATING or 'write error'
-    :ivar status: what is wrong, as its driver says; empty if nothing
-    """
+    """An FPGA manager, such as fpga0."""
 
     name: str
-    title: str
+    title: str  # the name that its driver gives it
+    # one of the kernel's states, such as OPERATING or 'write error'
     state: str
-    status: str
+    status: str  # what is wrong, as its driver says; empty if nothing
 
     @property
     def line(self) -> str:

@@ -80,29 +80,20 @@ _STATUS = {
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A work queue as it was when it was read.
-
-    :ivar number: its number on the device
-    :ivar state: ENABLED or DISABLED
-    :ivar kind: NONE, USER or kernel
-    :ivar group: the number of its group, or NO_GROUP
-    :ivar label: its file ``name``; empty: none
-    :ivar clients: how many times it is open
-    :ivar minor: of its device file; None: it has none
-    """
+    """A work queue as it was when it was read."""
 
     path: str
-    number: int
-    state: str
-    kind: str
+    number: int  # its number on the device
+    state: str  # ENABLED or DISABLED
+    kind: str  # NONE, USER or kernel
     mode: str
     size: int
-    group: int
+    group: int  # the number of its group, or NO_GROUP
     threshold: int
-    label: str
+    label: str  # its file ``name``; empty: none
     driver: str | None
-    clients: int
-    minor: int | None
+    clients: int  # how many times it is open
+    minor: int | None  # of its device file; None: it has none
 
     @property
     def name(self) -> str:
@@ -120,29 +111,20 @@ class Queue:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A device as it was when it was read.
+    """A device as it was when it was read."""
 
-    :ivar address: of its PCI function
-    :ivar kind: dsa or iax
-    :ivar state: ENABLED, DISABLED or halted
-    :ivar pasid_enabled: whether each process can have addresses of its own
-    :ivar max_size: how many entries all work queues have together
-    :ivar major: of the device files
-    :ivar engines: the group of each engine, by its number
-    """
-
-    address: str
+    address: str  # of its PCI function
     path: str
-    kind: str
-    state: str
+    kind: str  # dsa or iax
+    state: str  # ENABLED, DISABLED or halted
     configurable: bool
-    pasid_enabled: bool
+    pasid_enabled: bool  # whether each process can have addresses of its own
     max_queues: int
-    max_size: int
+    max_size: int  # how many entries all work queues have together
     max_groups: int
-    major: int
+    major: int  # of the device files
     queues: tuple[Queue, ...]
-    engines: dict[int, int]
+    engines: dict[int, int]  # the group of each engine, by its number
 
     @property
     def name(self) -> str:

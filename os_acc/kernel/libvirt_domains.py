@@ -24,16 +24,13 @@ STATE_DIRECTORY = '/run/libvirt/qemu'
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """A domain that is starting or running.
-
-    :ivar pid: of its QEMU, in decimal digits
-    :ivar devices: its host devices that need VFIO: PCI addresses, and UUIDs of
-        mediated devices
-    """
+    """A domain that is starting or running."""
 
     name: str | None
     uuid: str | None
-    pid: str | None
+    pid: str | None  # of its QEMU, in decimal digits
+    # its host devices that need VFIO: PCI addresses, and UUIDs of mediated
+    # devices
     devices: list[str]
 
 

@@ -19,20 +19,18 @@ _NOT_NOW = (*mdev.EXHAUSTED, errno.EINVAL, errno.EBUSY, errno.EAGAIN)
 
 @dataclasses.dataclass(frozen=True)
 class Type:
-    """An mdev type of a parent.
-
-    :ivar available: how many more can be made; only a hint, because the types
-        of a parent share its capacity
-    :ivar maximum: how many a card can have, if the vendor's driver says so. It
-        matters for a parent that is a VF: each VF of the card shows that one
-        more can be made, until the card is full
-    """
+    """An mdev type of a parent."""
 
     parent: str
     name: str
     label: str
     device_api: str
+    # how many more can be made; only a hint, because the types of a parent
+    # share its capacity
     available: int
+    # how many a card can have, if the vendor's driver says so. It matters for
+    # a parent that is a VF: each VF of the card shows that one more can be
+    # made, until the card is full
     maximum: int | None = None
 
 

@@ -25,17 +25,12 @@ _REPRESENTOR = re.compile(r'(?:c\d+)?pf(\d+)(vf|sf)(\d+)')
 
 @dataclasses.dataclass(frozen=True)
 class VFPort:
-    """Where the settings of a VF are made.
-
-    :ivar interface: the name of the PF's network interface
-    :ivar index: the number of this interface (ifindex)
-    :ivar number: the VF's number on its PF
-    """
+    """Where the settings of a VF are made."""
 
     pf: str
-    interface: str
-    index: int
-    number: int
+    interface: str  # the name of the PF's network interface
+    index: int  # the number of this interface (ifindex)
+    number: int  # the VF's number on its PF
 
 
 def is_vf(function: pci.Function) -> bool:

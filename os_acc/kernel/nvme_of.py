@@ -45,22 +45,16 @@ class Portal:
 
 @dataclasses.dataclass(frozen=True)
 class Controller:
-    """A connection to a subsystem, or an NVMe controller of this host.
-
-    :ivar transport: tcp, rdma, pcie, ...
-    :ivar nqn: of the subsystem
-    :ivar host_nqn: the host NQN that the connection uses; None: a local
-        controller, or a kernel that does not show it
-    :ivar portal: None: it has no IP address
-    :ivar state: such as live, connecting
-    """
+    """A connection to a subsystem, or an NVMe controller of this host."""
 
     name: str
-    transport: str | None
-    nqn: str | None
+    transport: str | None  # tcp, rdma, pcie, ...
+    nqn: str | None  # of the subsystem
+    # the host NQN that the connection uses; None: a local controller, or a
+    # kernel that does not show it
     host_nqn: str | None
-    portal: Portal | None
-    state: str | None
+    portal: Portal | None  # None: it has no IP address
+    state: str | None  # such as live, connecting
 
     @property
     def path(self) -> str:

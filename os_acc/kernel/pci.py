@@ -73,22 +73,16 @@ def addresses() -> list[str]:
 
 @dataclasses.dataclass(slots=True)
 class Function:
-    """A PCI function as it was when it was read.
-
-    :ivar vendor_id: 4 hex digits, as product_id
-    :ivar pci_class: 24 bits: base class, sub-class, programming interface
-    :ivar driver: the driver that it is bound to
-    :ivar entries: the names in its directory in sysfs
-    :ivar pf: the address of a VF's PF, if known without reading the link
-    """
+    """A PCI function as it was when it was read."""
 
     address: str
-    vendor_id: str
+    vendor_id: str  # 4 hex digits, as product_id
     product_id: str
-    pci_class: int
+    pci_class: int  # 24 bits: base class, sub-class, programming interface
     modalias: str
-    driver: str | None
-    entries: frozenset[str]
+    driver: str | None  # the driver that it is bound to
+    entries: frozenset[str]  # the names in its directory in sysfs
+    # the address of a VF's PF, if known without reading the link
     pf: str | None = None
 
     @property

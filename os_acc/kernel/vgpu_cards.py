@@ -21,15 +21,12 @@ def label(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The VFs of a PF that can have a vGPU type, at one moment.
+    """The VFs of a PF that can have a vGPU type, at one moment."""
 
-    :ivar product_id: of the PF
-    :ivar current: the id of each VF's type, by address; NONE: unset
-    :ivar possible: the types that each VF without one can have now
-    """
-
-    product_id: str
+    product_id: str  # of the PF
+    # the id of each VF's type, by address; NONE: unset
     current: Mapping[str, int]
+    # the types that each VF without one can have now
     possible: Mapping[str, Mapping[int, str]]
 
     @classmethod

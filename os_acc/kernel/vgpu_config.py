@@ -27,14 +27,11 @@ PATH = '/usr/share/nvidia/vgpu/vgpuConfig.xml'
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What the file says.
+    """What the file says."""
 
-    :ivar names: the name of each type, by its id
-    :ivar maximum: how many vGPUs of a type a card can have, by the product id
-        of the card (4 hex digits) and the id of the type
-    """
-
-    names: Mapping[int, str]
+    names: Mapping[int, str]  # the name of each type, by its id
+    # how many vGPUs of a type a card can have, by the product id of the card
+    # (4 hex digits) and the id of the type
     maximum: Mapping[tuple[str, int], int]
 
 

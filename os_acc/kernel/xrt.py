@@ -38,16 +38,11 @@ _ZERO = str(uuid.UUID(int=0))
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The functions of a card through which its user image can be loaded.
+    """The functions of a card through which its user image can be loaded."""
 
-    :ivar address: of the function that device_spec names, for errors
-    :ivar management: the address of the function that has xclmgmt
-    :ivar user: the address of the function that has xocl; None while a guest
-        has it
-    """
-
-    address: str
-    management: str | None
+    address: str  # of the function that device_spec names, for errors
+    management: str | None  # the address of the function that has xclmgmt
+    # the address of the function that has xocl; None while a guest has it
     user: str | None
 
     @property
@@ -194,18 +189,15 @@ _EMULATION = frozenset({4, 5, 6})
 
 @dataclasses.dataclass(frozen=True)
 class UserImage:
-    """What the header of an image says.
-
-    :ivar interface: the UUID of the shell's interface that it was linked for;
-        for an older shell that of its feature ROM; None: the header has none
-    :ivar platform: the name of the platform, such as xilinx_u200_xdma_201830_2
-    :ivar rom_timestamp: that of the older shell's feature ROM, in seconds
-        since 1970; 0: none
-    """
+    """What the header of an image says."""
 
     uuid: str
+    # the UUID of the shell's interface that it was linked for; for an older
+    # shell that of its feature ROM; None: the header has none
     interface: str | None
+    # the name of the platform, such as xilinx_u200_xdma_201830_2
     platform: str
+    # that of the older shell's feature ROM, in seconds since 1970; 0: none
     rom_timestamp: int
 
 

@@ -25,17 +25,13 @@ _UNSEEN = (errno.EINVAL, errno.EACCES, errno.EPERM)
 
 @dataclasses.dataclass(frozen=True)
 class Mounts:
-    """Mount points.
+    """Mount points."""
 
-    :ivar numbers: by the number of the device, ``major:minor``
-    :ivar sources: by the name of a block device that is a source
-    :ivar automatic: where the automounter mounts a block device on access
-    :ivar shared: by the tag of a directory of another machine: virtiofs, 9p
-    """
-
-    numbers: dict[str, str]
-    sources: dict[str, str]
+    numbers: dict[str, str]  # by the number of the device, ``major:minor``
+    sources: dict[str, str]  # by the name of a block device that is a source
+    # where the automounter mounts a block device on access
     automatic: set[str]
+    # by the tag of a directory of another machine: virtiofs, 9p
     shared: dict[str, str]
 
     def of(self, number: str, name: str) -> str | None:

@@ -30,15 +30,11 @@ class Sign:
     A sign says what the host uses its subject for, and None if it says
     nothing. It may raise an OSError or a ValueError: the subject then counts
     as used.
-
-    :ivar file: the kernel file, with capitals for what varies
-    :ivar meaning: what the host does if the file says so
-    :ivar since: the first version that shows it, such as 'Linux 3.14'
     """
 
-    file: str
-    meaning: str
-    since: str
+    file: str  # the kernel file, with capitals for what varies
+    meaning: str  # what the host does if the file says so
+    since: str  # the first version that shows it, such as 'Linux 3.14'
 
 
 @dataclasses.dataclass(frozen=True)
