@@ -37,8 +37,10 @@ _DRACUT_MOUNT = re.compile(r'\s--mount[=\s]\s*["\']?([^\s"\']+)')
 
 def _boot_partitions(host: Snapshot) -> frozenset[str]:
     """The names of the partitions from which the firmware has booted."""
-    texts = partitions(host.once(boot_option))
-    if signature := bios_signature():
+    texts = [*_partitions(host.once(_boot_option))]
+    if loader := _variable('LoaderDevicePartUUID', _LOADER):
+        texts.append(loader.decode('utf-16-le', 'replace').strip('\0'))
+    if signature := _bios_signature():
         directory = f'{sysfs.DEV}/disk/by-partuuid'
         start = f'{signature}-'
         texts += [x for x in sysfs.names(directory) if x.startswith(start)]
@@ -75,8 +77,16 @@ def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
     return None
 
 
-def _boot_adapters(host: Snapshot) -> frozenset[str]:
-    return frozenset(adapters(host.once(boot_option)))
+def _boot_adapters(host: Snapshot) -> list[str]:
+    """The PCI functions whose disk the firmware has booted from."""
+    if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
+        return [found]
+    option = host.once(_boot_option)
+    # The partition is more specific, and firmware may name a drive that was
+    # moved. A network card, such as that of a BMC on USB, has no disk.
+    if any(kind in (_HARD_DRIVE, _MAC) for kind, _ in option):
+        return []
+    return _functions(option)
 
 
 def shows_boot_disk(host: Snapshot) -> bool:
@@ -193,15 +203,7 @@ _OVER_NETWORK = re.compile(
 _Node = tuple[tuple[int, int], bytes]
 
 
-def partitions(option: list[_Node]) -> list[str]:
-    """The UUIDs of partitions that the boot option or the loader names."""
-    found = [*_partitions(option)]
-    if loader := _variable('LoaderDevicePartUUID', _LOADER):
-        found.append(loader.decode('utf-16-le', 'replace').strip('\0'))
-    return found
-
-
-def bios_signature() -> str | None:
+def _bios_signature() -> str | None:
     """The signature of the disk from which a BIOS has booted, as udev has it.
 
     None: the BIOS does not show it, or the disk has none.
@@ -209,17 +211,6 @@ def bios_signature() -> str | None:
     text = _of_bios(sysfs.read, 'mbr_signature')
     number = int(text, 16) if text else 0
     return f'{number:08x}' if number else None
-
-
-def adapters(option: list[_Node]) -> list[str]:
-    """The PCI functions whose disk the firmware has booted from."""
-    if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
-        return [found]
-    # The partition is more specific, and firmware may name a drive that was
-    # moved. A network card, such as that of a BMC on USB, has no disk.
-    if any(kind in (_HARD_DRIVE, _MAC) for kind, _ in option):
-        return []
-    return _functions(option)
 
 
 def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
@@ -231,7 +222,7 @@ def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
     return None if _OVER_NETWORK.search(options) else found
 
 
-def boot_option(host: object = None) -> list[_Node]:
+def _boot_option(host: Snapshot) -> list[_Node]:
     """The device path of the boot option that was used: kinds and data.
 
     The kernel lets an ordinary user read 100 variables in a second:

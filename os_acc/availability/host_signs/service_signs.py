@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 import re
 
-from os_acc.availability.host_signs import routes
 from os_acc.availability.host_signs import sign
 from os_acc.availability.host_signs import ways
 from os_acc.availability.host_signs.snapshot import Snapshot
@@ -93,7 +92,7 @@ def _defaults(host: Snapshot) -> frozenset[str]:
 
     Other routes need an interface that is up, and that is a sign of its own.
     """
-    found = routes.Routes().networks
+    found = ways.Routes().networks
     return frozenset(name for network, name in found if not network.prefixlen)
 
 
