@@ -83,7 +83,6 @@ class Block:
         return paths(self.path)
 
     def controllers(self) -> list[Controller]:
-        """The controllers by which the namespace can be reached."""
         return [_controller(name) for name in self.reached_by]
 
     def is_reachable(self) -> bool:

@@ -41,9 +41,9 @@ def _boot_partitions(host: Snapshot) -> frozenset[str]:
     if loader := _variable('LoaderDevicePartUUID', _LOADER):
         texts.append(loader.decode('utf-16-le', 'replace').strip('\0'))
     if signature := _bios_signature():
-        directory = f'{sysfs.DEV}/disk/by-partuuid'
-        start = f'{signature}-'
-        texts += [x for x in sysfs.names(directory) if x.startswith(start)]
+        known = sysfs.names(f'{sysfs.DEV}/disk/by-partuuid')
+        known += host.once(_by_uuid)
+        texts += [x for x in known if x.startswith(f'{signature}-')]
     found = (_partition(host, text.lower()) for text in texts)
     return frozenset(filter(None, found))
 

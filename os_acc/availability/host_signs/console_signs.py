@@ -8,7 +8,6 @@ the firmware has set up, which is in the memory of the display.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import re
 
 from os_acc.availability.host_signs import sign
@@ -150,11 +149,9 @@ def _lines(host: Snapshot) -> dict[str, Reason]:
     consoles = sysfs.read_long(f'{sysfs.PROC}/consoles').splitlines()
     active = (sysfs.read(f'{tty}/console/active') or '').split()
     names = {line.split()[0] for line in consoles if line.strip()} | {*active}
+    reason = host_refusals.CONSOLE_LINE.reason
     return sign.by_function(
-        (
-            sysfs.place(f'{tty}/{name}'),
-            host_refusals.CONSOLE_LINE.reason(name=name),
-        )
+        (sysfs.place(f'{tty}/{name}'), reason(name=name))
         for name in sorted(names)
     )
 
@@ -166,19 +163,18 @@ def _keyboards(host: Snapshot) -> dict[str, Reason]:
     keys, such as the buttons of a headset, have neither of the two.
     """
 
-    def found() -> Iterator[tuple[str, Reason]]:
-        text = sysfs.read_long(f'{sysfs.PROC}/bus/input/devices')
-        for device in text.split('\n\n'):
-            values = {
-                line[:2]: line[2:].strip().partition('=')[2].strip('" ')
-                for line in device.splitlines()
-            }
-            handlers = set(values.get('H:', '').split())
-            if 'kbd' in handlers and handlers & {'sysrq', 'leds'}:
-                name, path = values.get('N:', ''), values.get('S:', '')
-                yield path, host_refusals.KEYBOARD.reason(name=name)
-
-    return sign.by_function(found())
+    found = []
+    text = sysfs.read_long(f'{sysfs.PROC}/bus/input/devices')
+    for device in text.split('\n\n'):
+        values = {
+            line[:2]: line[2:].strip().partition('=')[2].strip('" ')
+            for line in device.splitlines()
+        }
+        handlers = set(values.get('H:', '').split())
+        if 'kbd' in handlers and handlers & {'sysrq', 'leds'}:
+            name, path = values.get('N:', ''), values.get('S:', '')
+            found.append((path, host_refusals.KEYBOARD.reason(name=name)))
+    return sign.by_function(found)
 
 
 SIGNS = (

@@ -19,6 +19,11 @@ from os_acc.refusals import refusals
 from os_acc.refusals.reasons import Reason
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
+_CLASS_USB = 0x0C03
+
+# The kernel's directories of the devices below a function that belong to
+# network namespaces, and what such a device is.
+_KINDS = {'net': 'interface', 'infiniband': 'RDMA device'}
 
 
 def _in_another(host: Snapshot, name: str) -> Reason | None:
@@ -42,43 +47,8 @@ def _is_up(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
-_OF_INTERFACES = (
-    sign.InterfaceSign(
-        '/sys/class/net/NAME/master',
-        'It is in a bridge, a bond, a VRF or Open vSwitch.',
-        'Linux 3.14, for a bond 2.6',
-        _in_another,
-    ),
-    sign.InterfaceSign(
-        '/sys/class/net/NAME/upper_OTHER',
-        'Another interface, such as a VLAN or a macvlan, is set up on it.',
-        'Linux 3.14',
-        _carries,
-    ),
-    sign.InterfaceSign(
-        '/sys/class/net/NAME/flags',
-        'It is up. Whatever has a route, an address or a connection through '
-        'it needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their '
-        'targets.',
-        'Linux 2.6.12',
-        _is_up,
-    ),
-)
-
-
-# The signs that an interface or RDMA device is used where sysfs shows none.
-#
-# Another network namespace may have it, or programs use its verbs.
-
-
-_CLASS_USB = 0x0C03
-
-# The kernel's directories of the devices below a function that belong to
-# network namespaces, and what such a device is.
-_KINDS = {'net': 'interface', 'infiniband': 'RDMA device'}
-
-
 def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
+    """An interface or RDMA device in another network namespace."""
     if function.driver is None or vfio.is_bound(function):
         return None
     for path, kind in _directories(function):
@@ -134,7 +104,27 @@ def untold(host: Snapshot) -> dict[str, str]:
     }
 
 
-_OF_RDMA = (
+SIGNS = (
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/master',
+        'It is in a bridge, a bond, a VRF or Open vSwitch.',
+        'Linux 3.14, for a bond 2.6',
+        _in_another,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/upper_OTHER',
+        'Another interface, such as a VLAN or a macvlan, is set up on it.',
+        'Linux 3.14',
+        _carries,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/flags',
+        'It is up. Whatever has a route, an address or a connection through '
+        'it needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their '
+        'targets.',
+        'Linux 2.6.12',
+        _is_up,
+    ),
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/net and infiniband',
         'The directory is there, and is empty or has more links than '
@@ -151,5 +141,3 @@ _OF_RDMA = (
         _users,
     ),
 )
-
-SIGNS = (*_OF_INTERFACES, *_OF_RDMA)

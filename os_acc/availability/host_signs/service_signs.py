@@ -53,18 +53,14 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
     needs CONFIG_WATCHDOG_SYSFS, the watchdog may run.
     """
 
-    def found() -> Iterator[tuple[str, Reason]]:
-        for name, path in sign.of_class('watchdog'):
-            state = sysfs.read(f'{path}/state')
-            if state != 'inactive':
-                text = 'runs' if state else 'may run: the kernel does not '
-                'show it'
-                yield (
-                    path,
-                    host_refusals.WATCHDOG.reason(name=name, state=text),
-                )
-
-    return sign.by_function(found())
+    found = []
+    for name, path in sign.of_class('watchdog'):
+        state = sysfs.read(f'{path}/state')
+        if state != 'inactive':
+            text = 'runs' if state else 'may run: the kernel does not show it'
+            reason = host_refusals.WATCHDOG.reason(name=name, state=text)
+            found.append((path, reason))
+    return sign.by_function(found)
 
 
 def _tpms(host: Snapshot) -> dict[str, Reason]:
@@ -76,12 +72,9 @@ def _tpms(host: Snapshot) -> dict[str, Reason]:
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     """Documentation/ABI/testing/sysfs-ibft: the link device of each NIC."""
-    directory = f'{sysfs.SYS}/firmware/ibft'
+    directory, reason = f'{sysfs.SYS}/firmware/ibft', host_refusals.BOOTS_FROM
     return sign.by_function(
-        (
-            sysfs.place(f'{directory}/{name}/device'),
-            host_refusals.BOOTS_FROM.reason(name=name),
-        )
+        (sysfs.place(f'{directory}/{name}/device'), reason.reason(name=name))
         for name in sysfs.names(directory)
         if name.startswith('ethernet')
     )
@@ -94,43 +87,6 @@ def _defaults(host: Snapshot) -> frozenset[str]:
     """
     found = ways.Routes().networks
     return frozenset(name for network, name in found if not network.prefixlen)
-
-
-_OF_SERVICES = (
-    sign.HostSign(
-        '/sys/class/ipmi/NAME, /sys/class/iLO/NAME, '
-        '/sys/bus/platform/devices/ipmi_bmc.N/ipmiM',
-        'The host reaches its management controller (BMC) through it.',
-        'Linux 2.6.15',
-        _controllers,
-    ),
-    sign.HostSign(
-        '/sys/class/watchdog/NAME/state',
-        'A watchdog on it runs, and resets the host when nothing serves it. '
-        'Without the file it counts as running.',
-        'Linux 4.5',
-        _watchdogs,
-    ),
-    sign.HostSign(
-        '/sys/class/tpm/NAME',
-        'The TPM of the host is on it, for example on its SPI bus.',
-        'Linux 4.0',
-        _tpms,
-    ),
-    sign.HostSign(
-        '/sys/firmware/ibft/ethernetN/device',
-        'The firmware boots the host from a disk of iSCSI through it.',
-        'Linux 2.6.26',
-        _boot_cards,
-    ),
-    sign.InterfaceSign(
-        '/proc/net/route, /proc/net/ipv6_route',
-        'It has a default route: of IPv4 in the main table, of IPv6 in any '
-        'table. Other routes need an interface that is up.',
-        'Linux 2.6.12',
-        sign.in_set(_defaults, host_refusals.DEFAULT_ROUTE),
-    ),
-)
 
 
 # The signs that the host's kernel itself uses a PCI function.
@@ -257,7 +213,40 @@ def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
     return None
 
 
-_OF_KERNEL = (
+SIGNS = (
+    sign.HostSign(
+        '/sys/class/ipmi/NAME, /sys/class/iLO/NAME, '
+        '/sys/bus/platform/devices/ipmi_bmc.N/ipmiM',
+        'The host reaches its management controller (BMC) through it.',
+        'Linux 2.6.15',
+        _controllers,
+    ),
+    sign.HostSign(
+        '/sys/class/watchdog/NAME/state',
+        'A watchdog on it runs, and resets the host when nothing serves it. '
+        'Without the file it counts as running.',
+        'Linux 4.5',
+        _watchdogs,
+    ),
+    sign.HostSign(
+        '/sys/class/tpm/NAME',
+        'The TPM of the host is on it, for example on its SPI bus.',
+        'Linux 4.0',
+        _tpms,
+    ),
+    sign.HostSign(
+        '/sys/firmware/ibft/ethernetN/device',
+        'The firmware boots the host from a disk of iSCSI through it.',
+        'Linux 2.6.26',
+        _boot_cards,
+    ),
+    sign.InterfaceSign(
+        '/proc/net/route, /proc/net/ipv6_route',
+        'It has a default route: of IPv4 in the main table, of IPv6 in any '
+        'table. Other routes need an interface that is up.',
+        'Linux 2.6.12',
+        sign.in_set(_defaults, host_refusals.DEFAULT_ROUTE),
+    ),
     sign.HostSign(
         '/sys/class/dma/dmaNchanM/in_use',
         'The kernel uses a DMA channel on it, for example for md or NTB.',
@@ -289,5 +278,3 @@ _OF_KERNEL = (
         _protects,
     ),
 )
-
-SIGNS = (*_OF_SERVICES, *_OF_KERNEL)
