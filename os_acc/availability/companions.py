@@ -36,9 +36,8 @@ def of(
 
     With BIND_NONE the operator has bound the companions, too.
     """
-    if spec is None or not spec.companions or is_one(function):
-        return []
-    if bind in (device_spec.BIND_NONE, device_spec.BIND_HOST):
+    binds = bind not in (device_spec.BIND_NONE, device_spec.BIND_HOST)
+    if spec is None or not spec.companions or is_one(function) or not binds:
         return []
     return [found for found in _beside(function) if is_one(found)]
 

@@ -97,11 +97,11 @@ def of_process(pid: str) -> Iterator[Descriptor]:
         raise _unreadable(f'{sysfs.PROC}/{pid}/fd') from err
 
 
-def _unreadable(path: str) -> exception.PrivilegeError:
+def _unreadable(path: str, how: str = 'open') -> exception.PrivilegeError:
     """The error for open files that this process may not see: ptrace(2)."""
     return exception.PrivilegeError(
         reason=f'{path} cannot be read, so it is unknown who has a device '
-        'open; "os-acc doctor" says what the privileged daemon lacks'
+        f'{how}; "os-acc doctor" says what the privileged daemon lacks'
     )
 
 
@@ -120,11 +120,7 @@ def maps_of(pid: str) -> str:
         except (FileNotFoundError, ProcessLookupError):
             continue
         except PermissionError as err:
-            raise exception.PrivilegeError(
-                reason=f'{task}/maps cannot be read, so it is unknown who has '
-                'a device mapped; "os-acc doctor" says what the privileged '
-                'daemon lacks'
-            ) from err
+            raise _unreadable(f'{task}/maps', 'mapped') from err
         if text:
             return text
     return ''
