@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import os
 import re
 
@@ -20,8 +21,12 @@ from os_acc.kinds.devfile import refusals as file_refusals
 from os_acc.refusals import refusals
 from os_acc.refusals.reasons import Reason
 
-# Classes of character devices that give access to disks.
-_OF_DISKS = frozenset({'scsi_generic', 'bsg', 'nvme', 'nvme-generic'})
+# Classes of character devices that give access to disks, and how many levels
+# above the file's directory that is in which the disks are: they are beside
+# .../0:0:0:0/scsi_generic/sg0, and beside .../nvme-subsys0/ng0n1 itself.
+_OF_DISKS = {'scsi_generic': 2, 'bsg': 2, 'nvme': 2, 'nvme-generic': 1}
+
+_MASS_STORAGE = '08'  # bInterfaceClass of USB
 
 
 def never(node: device_files.Node, place: file_place.Place) -> Reason | None:
@@ -36,10 +41,21 @@ def stores_data(node: device_files.Node, place: file_place.Place) -> bool:
     """Whether a device may keep what an instance has written to it."""
     if node.number.kind == 'b' or place.subsystem in _OF_DISKS:
         return True
+    if place.subsystem == 'usb':
+        return _is_usb_disk(place)
     return any(
         function.base_class == pci.CLASS_STORAGE
         for function in map(pci.find, place.functions)
         if function is not None
+    )
+
+
+def _is_usb_disk(place: file_place.Place) -> bool:
+    """Whether a USB device, with or without a driver, has a disk."""
+    return place.directory is not None and any(
+        sysfs.read(f'{place.directory}/{name}/bInterfaceClass')
+        == _MASS_STORAGE
+        for name in sysfs.folders(place.directory)
     )
 
 
@@ -57,21 +73,28 @@ def used(
         return _block(node, place, snapshot, as_root)
     if not stores_data(node, place):
         return None
-    for address in place.functions:
+    # The file of a USB device gives no access to its controller.
+    for address in place.functions if place.subsystem != 'usb' else ():
         function = pci.find(address)
         if function is not None and (
             use := host_use.by_host(function, snapshot)
         ):
             return use
-    if place.directory is not None and place.subsystem in _OF_DISKS:
-        above = os.path.dirname(place.directory)
-        if place.subsystem != 'nvme-generic':
-            # The disk is beside .../0:0:0:0/scsi_generic/sg0, but beside
-            # .../nvme-subsys0/ng0n1 itself.
-            above = os.path.dirname(above)
-        for name in snapshot.below(above):
-            if (use := host_use.of_block(name, snapshot)) is not None:
-                return use
+    above = place.directory
+    if above is None or place.subsystem not in (*_OF_DISKS, 'usb'):
+        return None
+    for _ in range(_OF_DISKS.get(place.subsystem, 0)):
+        above = os.path.dirname(above)
+    names = snapshot.below(above)
+    for name in names:
+        if (use := host_use.of_block(name, snapshot)) is not None:
+            return use
+    return _opened_exclusively(names) if as_root else None
+
+
+def _opened_exclusively(names: Iterable[str]) -> Reason | None:
+    for name in open_files.exclusively_used(names):
+        return refusals.OPEN_EXCLUSIVELY.reason(name=name)
     return None
 
 
@@ -107,11 +130,8 @@ def _block(
         file = sysfs.read(f'{snapshot.paths[name]}/loop/backing_file')
         if file:
             return file_refusals.FILE_LOOP.reason(name=name, file=file)
-    if as_root:
-        own = map(os.path.basename, directories)
-        for name in open_files.exclusively_used(own):
-            return refusals.OPEN_EXCLUSIVELY.reason(name=name)
-    return None
+    own = map(os.path.basename, directories)
+    return _opened_exclusively(own) if as_root else None
 
 
 # Device files that no instance may ever have, because they control the host.

@@ -77,9 +77,9 @@ def of(number: device_file.Number) -> Place:
         f'{sysfs.SYS}/dev/{_CLASSES[number.kind]}/'
         f'{number.major}:{number.minor}'
     )
-    if sysfs.target(link) is None:
-        return _without_directory(number)
     directory = sysfs.place(link)
+    if directory == link:  # there is none
+        return _without_directory(number)
     subsystem = sysfs.link(f'{directory}/subsystem') or ''
     if _GROUP in directory:
         return _of_group(directory, subsystem)
