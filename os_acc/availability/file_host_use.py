@@ -314,6 +314,9 @@ _SUBSYSTEMS = {
     'gpio': 'pins of the mainboard',
 }
 
+# Flash memory as a disk: drivers/mtd/mtdblock.c and drivers/mtd/ubi/block.c.
+_FLASH_BLOCKS = re.compile('mtdblock[0-9]+|ubiblock[0-9]+_[0-9]+')
+
 # Names in /proc/devices of character devices that sysfs need not show.
 _DRIVERS = {
     **dict.fromkeys(
@@ -334,6 +337,8 @@ _DRIVERS = {
 
 def what_is(number: device_file.Number, place: file_place.Place) -> str | None:
     """Say what a device file is if it controls the host; else None."""
+    if number.kind == 'b' and _FLASH_BLOCKS.fullmatch(place.leaf):
+        return _FLASH
     if number.kind != 'c':
         return _SUBSYSTEMS.get(place.subsystem)
     if number.major == _MEMORY:

@@ -507,6 +507,8 @@ def test_a_file_of_vfio_and_an_entry_for_parts(nodes, glob, entry, parts):
         ('c 10:62', 'virtual/misc/sgx_provision', 'misc', 'the identity'),
         ('c 10:63', 'virtual/misc/mst!mt4119', 'misc', 'network cards'),
         ('c 242:0', '', '', 'network cards'),
+        ('b 31:0', 'platform/mtd/mtd0/mtdblock0', 'block', 'a flash memory'),
+        ('b 252:0', 'virtual/block/ubiblock0_1', 'block', 'a flash memory'),
     ],
 )
 def test_never(nodes, number, directory, subsystem, what):
