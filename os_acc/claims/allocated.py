@@ -303,13 +303,10 @@ class _Names(NamedTuple):
     """Names of devices that are claimed.
 
     Two claims meet where one of them is for the whole of a node: see conflict.
-
-    :ivar whole: those that are claimed as a whole
-    :ivar part: those of which a part is claimed
     """
 
-    whole: set[str]
-    part: set[str]
+    whole: set[str]  # those that are claimed as a whole
+    part: set[str]  # those of which a part is claimed
 
 
 def _named(row: facts.Row) -> _Names:

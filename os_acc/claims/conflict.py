@@ -25,19 +25,13 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another VAN is in the way.
-
-    :ivar holding: of the other VAN
-    :ivar wanted: how the node is wanted
-    :ivar mode: how the other VAN claims it
-    :ivar shares: how many VANs share the node, if those are too many
-    """
+    """Another VAN is in the way."""
 
     node: Resource
-    holding: Holding
-    wanted: Mode
-    mode: Mode
-    shares: int = 0
+    holding: Holding  # of the other VAN
+    wanted: Mode  # how the node is wanted
+    mode: Mode  # how the other VAN claims it
+    shares: int = 0  # how many VANs share the node, if those are too many
 
 
 class Held:
@@ -94,14 +88,11 @@ def _exclude(one: Mode, other: Mode) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """A node of the tree.
+    """A node of the tree."""
 
-    :ivar kind: distinguishes names of one kind from those of another
-    :ivar within: the node in which it is; None: no other one
-    """
-
-    kind: str
+    kind: str  # distinguishes names of one kind from those of another
     name: str
+    # the node in which it is; None: no other one
     within: Resource | None = dataclasses.field(default=None, compare=False)
 
     def above(self) -> Iterator[Resource]:
@@ -120,12 +111,10 @@ class Mode:
     """How a node is claimed.
 
     As locks of a database: EXCLUSIVE is X, shared() is S, PART is IX.
-
-    :ivar most: how many VANs may share the node; 0: any number
     """
 
     name: str
-    most: int = 0
+    most: int = 0  # how many VANs may share the node; 0: any number
 
 
 #: Nobody else may have the node or anything in it.
@@ -145,15 +134,12 @@ SHARED = shared()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of a VAN on a node.
-
-    :ivar owner: claims of one owner never exclude each other. It is the VAN,
-        or what it belongs to: its instance, or the accelerator whose device
-        files it has
-    """
+    """A claim of a VAN on a node."""
 
     node: Resource
     mode: Mode
+    # claims of one owner never exclude each other. It is the VAN, or what it
+    # belongs to: its instance, or the accelerator whose device files it has
     owner: str
 
 

@@ -249,7 +249,7 @@ def _texts(
 
 
 def _ids(
-    functions: Iterable[pci.Function], of_xrt: str, of_dfl: str
+    functions: Collection[pci.Function], of_xrt: str, of_dfl: str
 ) -> tuple[str, ...]:
     """The ids in the files of XRT's or DFL's drivers, one ID per line."""
     texts = itertools.chain(
