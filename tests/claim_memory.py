@@ -30,7 +30,6 @@ _READS: tuple[tuple[Any, str], ...] = (
     (idxd, 'find'),
     (idxd, 'queue_at'),
     (host_use, 'by_host'),
-    (host_use, 'in_group'),
     (mdev, 'devices'),
     (pci.Function, 'behind'),
     (pci.Function, 'above'),

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import dataclasses
 
 from os_acc import kinds
-from os_acc.availability import functions as availability
 from os_acc.availability import vf_availability
+from os_acc.availability.functions import Obstacle
 from os_acc.claims import allocated
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
@@ -25,20 +25,16 @@ from os_acc.kinds.vgpu import refusals as vgpu_refusals
 from os_acc.refusals import entry_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
-
-Obstacle = availability.Obstacle
-Part = spec_parts.Part
+from os_acc.spec.parts import Part
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A PF, or a function that is no VF, with what an entry names of it.
-
-    :ivar functions: those that the entry names: the function itself, its VFs
-    """
+    """A PF, or a function that is no VF, with what an entry names of it."""
 
     spec: device_spec.Spec
     function: pci.Function
+    # those that the entry names: the function itself, its VFs
     functions: list[pci.Function]
     specs: device_spec.Specs
     holders: allocated.Holders
@@ -65,10 +61,7 @@ class Card:
 def types(
     spec: device_spec.Spec, name: str, parents: list[str]
 ) -> Iterator[Obstacle]:
-    """Say that parents of mdevs have none of the types of an entry.
-
-    :param name: of the device that has them
-    """
+    """Say that parents of mdevs, which a device has, lack an entry's types."""
     present = [
         kind.name for each in parents for kind in mdev_types.types(each)
     ]
@@ -154,10 +147,7 @@ def _not_nvidia(*functions: pci.Function) -> pci.Function | None:
 
 
 def _vgpu_types(card: Card, places: list[pci.Function]) -> Iterator[Obstacle]:
-    """Say why none of the VFs of a card can have a vGPU.
-
-    :param places: the VFs, which can have a vGPU type
-    """
+    """Say why none of the VFs of a card can have a vGPU."""
     device, wanted = f'GPU {card.address}', card.spec.vgpu_type
     if not spec_parts.offers_vgpus(card.spec):
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.reason())

@@ -34,13 +34,10 @@ def of(
 ) -> list[pci.Function]:
     """The companions that os-acc binds to VFIO together with a function.
 
-    :param spec: the entry of device_spec for the function
-    :param bind: who binds the function, one of device_spec.BINDS; with
-        BIND_NONE the operator has bound the companions, too
+    With BIND_NONE the operator has bound the companions, too.
     """
-    if spec is None or not spec.companions or is_one(function):
-        return []
-    if bind in (device_spec.BIND_NONE, device_spec.BIND_HOST):
+    binds = bind not in (device_spec.BIND_NONE, device_spec.BIND_HOST)
+    if spec is None or not spec.companions or is_one(function) or not binds:
         return []
     return [found for found in _beside(function) if is_one(found)]
 
@@ -48,17 +45,11 @@ def of(
 def main_of(
     function: pci.Function, spec: device_spec.Spec | None
 ) -> str | None:
-    """The address of the function of which a function is a companion.
-
-    :param spec: the entry of device_spec for the function
-    :returns: None if it is not a companion
-    """
+    """The address of the function of which a function is a companion."""
     if spec is None or not spec.companions or not is_one(function):
         return None
-    for other in _beside(function):
-        if not is_one(other):
-            return other.address
-    return None
+    main = (x.address for x in _beside(function) if not is_one(x))
+    return next(main, None)
 
 
 def entry_for(
@@ -66,8 +57,8 @@ def entry_for(
 ) -> device_spec.Spec:
     """The entry that allows os-acc to touch a function or a companion.
 
-    :returns: the function's own entry, without companions; for a companion
-        that no entry names, an empty one
+    That of a companion is without companions, or empty if no entry names it.
+
     :raises DeviceNotFound: if device_spec offers neither the function nor one
         whose companion it is, or denies it
     """

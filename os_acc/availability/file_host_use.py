@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import os
 import re
 
@@ -17,13 +18,15 @@ from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import refusals as file_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.refusals.reasons import Reason
 
-Reason = reasons.Reason
+# Classes of character devices that give access to disks, and how many levels
+# above the file's directory that is in which the disks are: they are beside
+# .../0:0:0:0/scsi_generic/sg0, and beside .../nvme-subsys0/ng0n1 itself.
+_OF_DISKS = {'scsi_generic': 2, 'bsg': 2, 'nvme': 2, 'nvme-generic': 1}
 
-# Classes of character devices that give access to disks.
-_OF_DISKS = frozenset({'scsi_generic', 'bsg', 'nvme', 'nvme-generic'})
+_MASS_STORAGE = '08'  # bInterfaceClass of USB
 
 
 def never(node: device_files.Node, place: file_place.Place) -> Reason | None:
@@ -38,10 +41,21 @@ def stores_data(node: device_files.Node, place: file_place.Place) -> bool:
     """Whether a device may keep what an instance has written to it."""
     if node.number.kind == 'b' or place.subsystem in _OF_DISKS:
         return True
+    if place.subsystem == 'usb':
+        return _is_usb_disk(place)
     return any(
         function.base_class == pci.CLASS_STORAGE
         for function in map(pci.find, place.functions)
         if function is not None
+    )
+
+
+def _is_usb_disk(place: file_place.Place) -> bool:
+    """Whether a USB device, with or without a driver, has a disk."""
+    return place.directory is not None and any(
+        sysfs.read(f'{place.directory}/{name}/bInterfaceClass')
+        == _MASS_STORAGE
+        for name in sysfs.folders(place.directory)
     )
 
 
@@ -53,28 +67,34 @@ def used(
 ) -> Reason | None:
     """Say what the host uses the device behind a file for.
 
-    :param as_root: this process is root: also find a block device that the
-        host has opened exclusively
+    :param as_root: also find a block device that is opened exclusively
     """
     if node.number.kind == 'b':
         return _block(node, place, snapshot, as_root)
     if not stores_data(node, place):
         return None
-    for address in place.functions:
+    # The file of a USB device gives no access to its controller.
+    for address in place.functions if place.subsystem != 'usb' else ():
         function = pci.find(address)
         if function is not None and (
             use := host_use.by_host(function, snapshot)
         ):
             return use
-    if place.directory is not None and place.subsystem in _OF_DISKS:
-        above = os.path.dirname(place.directory)
-        if place.subsystem != 'nvme-generic':
-            # The disk is beside .../0:0:0:0/scsi_generic/sg0, but beside
-            # .../nvme-subsys0/ng0n1 itself.
-            above = os.path.dirname(above)
-        for name in snapshot.below(above):
-            if (use := host_use.of_block(name, snapshot)) is not None:
-                return use
+    above = place.directory
+    if above is None or place.subsystem not in (*_OF_DISKS, 'usb'):
+        return None
+    for _ in range(_OF_DISKS.get(place.subsystem, 0)):
+        above = os.path.dirname(above)
+    names = snapshot.below(above)
+    for name in names:
+        if (use := host_use.of_block(name, snapshot)) is not None:
+            return use
+    return _opened_exclusively(names) if as_root else None
+
+
+def _opened_exclusively(names: Iterable[str]) -> Reason | None:
+    for name in open_files.exclusively_used(names):
+        return refusals.OPEN_EXCLUSIVELY.reason(name=name)
     return None
 
 
@@ -110,12 +130,8 @@ def _block(
         file = sysfs.read(f'{snapshot.paths[name]}/loop/backing_file')
         if file:
             return file_refusals.FILE_LOOP.reason(name=name, file=file)
-    if as_root:
-        for name in open_files.exclusively_used(
-            map(os.path.basename, directories)
-        ):
-            return refusals.OPEN_EXCLUSIVELY.reason(name=name)
-    return None
+    own = map(os.path.basename, directories)
+    return _opened_exclusively(own) if as_root else None
 
 
 # Device files that no instance may ever have, because they control the host.
@@ -173,7 +189,6 @@ _MAJORS = {
 
 # Minor numbers of the major number 10. Below 128, the kernel chooses them.
 _OF_MISC = {
-    130: _WATCHDOG,
     131: 'a temperature sensor',
     132: 'the traps of the hardware',
     133: 'the traps of the hardware',
@@ -187,10 +202,7 @@ _OF_MISC = {
     160: _FLASH,
     161: 'access of programs to the memory of the host',
     162: _BUS,
-    164: _BMC,
     165: _GUESTS,
-    166: _RAID,
-    173: _BMC,
     178: _FLASH,
     181: _FIRMWARE,
     182: _CPUS,
@@ -202,17 +214,6 @@ _OF_MISC = {
     200: 'the kernel interface for network tunnels',
     203: _FILES,
     208: 'the control file of hot plugging',
-    209: _BMC,
-    210: _BMC,
-    211: _BMC,
-    212: _WATCHDOG,
-    213: _WATCHDOG,
-    214: _WATCHDOG,
-    215: _WATCHDOG,
-    220: _RAID,
-    221: _RAID,
-    222: _RAID,
-    223: 'the kernel interface for input devices',
     224: 'the TPM of the host',
     226: 'the system calls of all processes',
     227: 'the log of machine checks',
@@ -225,10 +226,13 @@ _OF_MISC = {
     236: 'the control file of the device mapper',
     237: 'the control file of loop devices',
     238: "the kernel's interface for guests' networks",
-    239: 'the kernel interface for input devices',
-    240: 'the kernel interface for input devices',
     241: "the kernel's interface for guests' sockets",
     242: 'the switch of radio devices',
+} | {
+    **dict.fromkeys((130, 212, 213, 214, 215), _WATCHDOG),
+    **dict.fromkeys((164, 173, 209, 210, 211), _BMC),
+    **dict.fromkeys((166, 220, 221, 222), _RAID),
+    **dict.fromkeys((223, 239, 240), 'the kernel interface for input devices'),
 }
 
 # Names in sysfs of devices of the classes misc and mem, and of those without
@@ -310,18 +314,16 @@ _SUBSYSTEMS = {
     'gpio': 'pins of the mainboard',
 }
 
+# Flash memory as a disk: drivers/mtd/mtdblock.c and drivers/mtd/ubi/block.c.
+_FLASH_BLOCKS = re.compile('mtdblock[0-9]+|ubiblock[0-9]+_[0-9]+')
+
 # Names in /proc/devices of character devices that sysfs need not show.
 _DRIVERS = {
-    'megaraid_sas_ioctl': _RAID,
-    'megadev': _RAID,
-    'megadev_legacy': _RAID,
-    'aac': _RAID,
-    'twe': _RAID,
-    'twa': _RAID,
-    'twl': _RAID,
-    'pmcraid': _RAID,
-    'dpti': _RAID,
-    'gdth': _RAID,
+    **dict.fromkeys(
+        ('megaraid_sas_ioctl', 'megadev', 'megadev_legacy'), _RAID
+    ),
+    **dict.fromkeys(('aac', 'twe', 'twa', 'twl', 'pmcraid'), _RAID),
+    **dict.fromkeys(('dpti', 'gdth'), _RAID),
     'ipmidev': _BMC,
     'hpilo': _BMC,
     'i2c': _BUS,
@@ -329,18 +331,14 @@ _DRIVERS = {
     'raw': 'a disk of the host',
     # The firmware tools of Mellanox: mst_pci_bc.c and mst_pciconf_bc.c of
     # their module reach the registers of the cards.
-    'mst': _FIRMWARE_TOOL,
-    'mst_pci': _FIRMWARE_TOOL,
-    'mst_pciconf': _FIRMWARE_TOOL,
+    **dict.fromkeys(('mst', 'mst_pci', 'mst_pciconf'), _FIRMWARE_TOOL),
 }
 
 
 def what_is(number: device_file.Number, place: file_place.Place) -> str | None:
-    """Say what a device file is, if it controls the host.
-
-    :returns: such as 'the watchdog, which can reset the host'; None: it may be
-        given out
-    """
+    """Say what a device file is if it controls the host; else None."""
+    if number.kind == 'b' and _FLASH_BLOCKS.fullmatch(place.leaf):
+        return _FLASH
     if number.kind != 'c':
         return _SUBSYSTEMS.get(place.subsystem)
     if number.major == _MEMORY:
@@ -368,14 +366,9 @@ def _by_name(place: file_place.Place) -> str | None:
 
 def _driver(major: int) -> str:
     """The name of a major number of character devices; empty if unknown."""
-    try:
-        with open(f'{sysfs.PROC}/devices', encoding='utf-8') as file:
-            for line in file:
-                if line.startswith('Block'):
-                    break
-                number, _, name = line.strip().partition(' ')
-                if number == str(major):
-                    return name
-    except FileNotFoundError:
-        pass
+    text = sysfs.read_long(f'{sysfs.PROC}/devices').partition('\nBlock')[0]
+    for line in text.splitlines():
+        number, _, name = line.strip().partition(' ')
+        if number == str(major):
+            return name
     return ''

@@ -36,24 +36,19 @@ from os_acc.kernel import vgpu
 from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+from os_acc.refusals.reasons import Reason
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
 Category = reasons.Category
-Reason = reasons.Reason
 
 
 @dataclasses.dataclass(frozen=True)
 class Obstacle:
-    """One reason why a device cannot be taken.
-
-    :ivar device: what it is about, such as 'PCI function 0000:3b:00.0'
-    :ivar text: a whole clause, such as 'it has 2 VFs'
-    :ivar remedy: what the operator can do about it; empty if unknown
-    """
+    """One reason why a device cannot be taken: see reasons.Reason."""
 
     category: Category
-    device: str
+    device: str  # what it is about, such as 'PCI function 0000:3b:00.0'
     text: str
     remedy: str = ''
 
@@ -151,10 +146,9 @@ def _met(
 ) -> Iterator[Reason]:
     """The VANs that exclude a function.
 
-    :param find_vans: returns them all
-    :param close: True: only those that have it, a part of it, the device that
-        it is a part of, or its FPGA; False: the others, which may have another
-        member of its IOMMU group
+    :param close: whether those that have it, a part of it, the device that it
+        is a part of, or its FPGA; or the others, which may have another member
+        of its IOMMU group
     """
     for each in find_vans():
         if each.is_close is close:
@@ -164,10 +158,7 @@ def _met(
 def in_the_way(
     function: pci.Function, holders: vans.Vans
 ) -> Sequence[vans.Met]:
-    """The VANs that keep a function from being given out as a whole.
-
-    :param holders: the VANs of the journal, and who wants the function
-    """
+    """The VANs that keep a function from being given out as a whole."""
     return holders.in_the_way(f'pci/{function.address}', function.parent)
 
 
@@ -189,7 +180,6 @@ def part_obstacles(
 
     :param device: the PF of the VF, or the parent of the mediated device
     :param label: the device, for the error
-    :param holders: the VANs of the journal, and who wants the part
     """
     for each in holders.in_the_way(f'mdev/of-{device}', device):
         yield Obstacle.of(label, each.reason)
@@ -198,10 +188,7 @@ def part_obstacles(
 def offer_obstacles(
     function: pci.Function, spec: device_spec.Spec | None
 ) -> Iterator[Obstacle]:
-    """Say why device_spec does not offer a function as a whole.
-
-    :param spec: the entry of device_spec for it; None if there is none
-    """
+    """Say why device_spec does not offer a function as a whole."""
     for reason in _not_offered(function, spec):
         yield Obstacle.of(f'PCI function {function.address}', reason)
 
@@ -265,11 +252,9 @@ def _not_offered(
 def _unsuitable(function: pci.Function) -> Iterator[Reason]:
     if vgpu.is_place(function):
         now = vgpu.current(function.address)
-        yield offer_refusals.FOR_VGPU.reason(
-            state=f'vGPU type {now} is set on it'
-            if now
-            else 'it has no type now'
-        )
+        is_set = f'vGPU type {now} is set on it'
+        state = is_set if now else 'it has no type now'
+        yield offer_refusals.FOR_VGPU.reason(state=state)
     if function.is_bridge:
         yield refusals.BRIDGE.reason()
     if function.is_pf and (number := sriov.count(function.address)):

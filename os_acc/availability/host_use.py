@@ -18,10 +18,8 @@ from os_acc.availability.host_signs import table
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.refusals import offer_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
-
-Reason = reasons.Reason
+from os_acc.refusals.reasons import Reason
 
 # Drivers that do no DMA for the host, and so leave an IOMMU group viable: they
 # set driver_managed_dma (drivers/pci/pcie/portdrv.c, drivers/pci/pci-stub.c).
@@ -35,10 +33,7 @@ Snapshot = snapshots.Snapshot
 
 
 def check_unused(functions: Iterable[pci.Function]) -> None:
-    """Check that the host itself uses none of some functions.
-
-    :raises DeviceInUseByHost: if it uses one
-    """
+    """Check that the host itself uses none of some functions."""
     snapshot = Snapshot.read()
     for each in functions:
         use = by_host(each, snapshot)
@@ -51,59 +46,18 @@ def check_unused(functions: Iterable[pci.Function]) -> None:
 def by_host(
     function: pci.Function, snapshot: Snapshot | None = None
 ) -> Reason | None:
-    """What the host uses a function for.
+    """What the host uses a function for; None: nothing.
 
     A mediated device or vGPU on it counts too, because a guest may have it.
 
-    :param snapshot: pass one when asking about many functions; None: it is
-        read here
-    :returns: a reason such as 'interface eth0 is up'; None if it is unused
+    :param snapshot: pass one when asking about many functions
     """
     return next(table.uses(function, snapshot or Snapshot.read()), None)
 
 
 def of_block(name: str, snapshot: Snapshot) -> Reason | None:
-    """What the host uses a block device for; None if for nothing.
-
-    :param name: a key of snapshot.paths
-    """
+    """What the host uses a block device of snapshot.paths for."""
     return next(table.block_uses(name, snapshot), None)
-
-
-def in_group(
-    function: pci.Function, snapshot: Snapshot | None = None
-) -> list[tuple[pci.Function | str, Reason]]:
-    """The members of a function's IOMMU group that the host uses.
-
-    VFIO gives a group to one guest as a whole. While another member is bound
-    to a driver of the host, the group is not viable (vfio_group_viable() in
-    drivers/vfio/group.c).
-
-    :returns: each such member with what it is used for; a member that is no
-        PCI function is given by its name
-    """
-    group = function.iommu_group
-    if group is None:
-        return []
-    found: list[tuple[pci.Function | str, Reason]] = []
-    for name in pci.group_members(group):
-        if name == function.address:
-            continue
-        member = pci.find(name) if pci.is_address(name) else None
-        if member is None:
-            other = refusals.IN_GROUP_OTHER.reason(group=group, name=name)
-            found.append((name, other))
-        elif not _leaves_viable(member):
-            if (use := by_host(member, snapshot)) is not None:
-                reason = refusals.IN_GROUP_USED.reason(
-                    group=group, name=name, use=use.text
-                )
-            else:
-                reason = refusals.IN_GROUP_BOUND.reason(
-                    group=group, name=name, driver=member.driver
-                )
-            found.append((member, reason))
-    return found
 
 
 def _leaves_viable(member: pci.Function) -> bool:
@@ -114,11 +68,6 @@ def _leaves_viable(member: pci.Function) -> bool:
     )
 
 
-# Who uses the other functions of an IOMMU group.
-#
-# VFIO gives an IOMMU group to one guest as a whole.
-
-
 def group_obstacles(
     function: pci.Function,
     own: Collection[str],
@@ -126,25 +75,36 @@ def group_obstacles(
 ) -> Iterator[Reason]:
     """Say why the host's use of its IOMMU group keeps a function from guests.
 
+    VFIO gives a group to one guest as a whole. While another member is bound
+    to a driver of the host, the group is not viable (vfio_group_viable() in
+    drivers/vfio/group.c).
+
     :param own: the addresses of those that the instance has or gets
     """
     group = function.iommu_group
     if group is None:
         yield refusals.NO_IOMMU_GROUP.reason()
         return
-    for member, use in in_group(function, snapshot):
-        if isinstance(member, str) or member.address not in own:
-            yield use
-    pf = _pf_in(function, group)
+    members = pci.group_members(group)
+    for name in members:
+        if name == function.address:
+            continue
+        member = pci.find(name) if pci.is_address(name) else None
+        if member is None:
+            yield refusals.IN_GROUP_OTHER.reason(group=group, name=name)
+        elif name in own or _leaves_viable(member):
+            continue
+        elif (use := by_host(member, snapshot)) is not None:
+            yield refusals.IN_GROUP_USED.reason(
+                group=group, name=name, use=use.text
+            )
+        else:
+            yield refusals.IN_GROUP_BOUND.reason(
+                group=group, name=name, driver=member.driver
+            )
+    address = function.physfn
+    pf = pci.find(address) if address in members else None
     if pf is not None and vfio.is_bound(pf):
         yield offer_refusals.PF_IN_GROUP.reason(
-            group=group, pf=pf.address, driver=pf.driver
+            group=group, pf=address, driver=pf.driver
         )
-
-
-def _pf_in(function: pci.Function, group: str) -> pci.Function | None:
-    """The PF of a VF, if it is in the IOMMU group of the VF."""
-    pf = function.physfn
-    if pf is None or pf not in pci.group_members(group):
-        return None
-    return pci.find(pf)

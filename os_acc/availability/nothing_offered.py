@@ -19,8 +19,8 @@ import dataclasses
 
 from os_acc import exception
 from os_acc.availability import card_looks
-from os_acc.availability import functions as availability
 from os_acc.availability import unmatched
+from os_acc.availability.functions import Obstacle
 from os_acc.claims import allocated
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
@@ -30,9 +30,7 @@ from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.refusals import entry_refusals
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
-
-Obstacle = availability.Obstacle
-Part = spec_parts.Part
+from os_acc.spec.parts import Part
 
 # A device whose files cannot be read is reported as failed, by its driver.
 _UNREADABLE = (OSError, ValueError, exception.DeviceError)
@@ -40,15 +38,12 @@ _UNREADABLE = (OSError, ValueError, exception.DeviceError)
 
 @dataclasses.dataclass(frozen=True)
 class Nothing:
-    """An entry, and a device of which it offers nothing.
-
-    :ivar obstacle: why; its device is the entry itself if it names no device
-    :ivar function: the device, if it is a PCI function
-    """
+    """An entry, and a device of which it offers nothing."""
 
     spec: device_spec.Spec
+    # why; its device is the entry itself if it names no device
     obstacle: Obstacle
-    function: pci.Function | None = None
+    function: pci.Function | None = None  # the device, if it is a PCI function
 
     @property
     def reason(self) -> str:
@@ -71,7 +66,6 @@ def find(
     """Find the entries that offer nothing, in their order.
 
     :param holders: what the journal knows; None if it is unavailable
-    :raises InvalidRequest: if device_spec cannot be read
     """
     look = _Look(specs, allocated.Holders() if holders is None else holders)
     return [
@@ -141,16 +135,12 @@ class _Look:
                 named += 1
                 with contextlib.suppress(*_UNREADABLE):
                     found += _of_parent(spec, name)
-        if not named:
-            other = next(card_looks.of_kind(spec, None), None)
-            if other is not None:
-                yield Nothing(spec, other)
-                return
-            why = self._host.why_unmatched(spec)
-            if why is not None:
-                yield Nothing(spec, Obstacle.of(spec.source, why))
-            return
-        yield from _likely_meant(spec, found, named)
+        if named:
+            yield from _likely_meant(spec, found, named)
+        elif (other := next(card_looks.of_kind(spec, None), None)) is not None:
+            yield Nothing(spec, other)
+        elif (why := self._host.why_unmatched(spec)) is not None:
+            yield Nothing(spec, Obstacle.of(spec.source, why))
 
     def _of_target(
         self, spec: device_spec.Spec, target: spec_nvme_of.Target
@@ -198,8 +188,6 @@ def _likely_meant(
 
     An entry for all vGPUs of a vendor also names the sound functions of the
     cards. If it offers something, they are left out.
-
-    :param named: how many devices the entry names
     """
     if not spec_parts.asked_for(spec) & {Part.VGPU, Part.MDEV}:
         return found

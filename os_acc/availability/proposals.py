@@ -28,24 +28,10 @@ Category = availability.Category
 # drivers/dma/idxd/registers.h in the kernel. Old QAT:
 # drivers/crypto/intel/qat/qat_common/adf_accel_devices.h.
 _INTEL = {
-    '8086:0b25': 'data streaming accelerator (DSA)',
-    '8086:11fb': 'data streaming accelerator (DSA)',
-    '8086:1212': 'data streaming accelerator (DSA)',
-    '8086:0cfe': 'analytics accelerator (IAA)',
-    '8086:1216': 'analytics accelerator (IAA)',
-    '8086:b02d': 'analytics accelerator (IAA)',
-    '8086:fd2d': 'analytics accelerator (IAA)',
-    '8086:0435': 'QuickAssist (QAT)',
-    '8086:18a0': 'QuickAssist (QAT)',
-    '8086:18ee': 'QuickAssist (QAT)',
-    '8086:19e2': 'QuickAssist (QAT)',
-    '8086:37c8': 'QuickAssist (QAT)',
-    '8086:4940': 'QuickAssist (QAT)',
-    '8086:4942': 'QuickAssist (QAT)',
-    '8086:4944': 'QuickAssist (QAT)',
-    '8086:4946': 'QuickAssist (QAT)',
-    '8086:4948': 'QuickAssist (QAT)',
-    '8086:6f54': 'QuickAssist (QAT)',
+    'data streaming accelerator (DSA)': '0b25 11fb 1212',
+    'analytics accelerator (IAA)': '0cfe 1216 b02d fd2d',
+    'QuickAssist (QAT)': '0435 18a0 18ee 19e2 37c8 4940 4942 4944 4946 4948 '
+    '6f54',
 }
 
 # AMD's cards that were Xilinx's.
@@ -68,16 +54,12 @@ _HINDRANCES = (
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """A function that could be offered.
-
-    :ivar what: what it is: name, ids and kind
-    :ivar notes: whole sentences that the operator should know
-    :ivar named_by: the source of the entry that names it already; None: none
-    """
+    """A function that could be offered."""
 
     address: str
-    what: str
-    notes: tuple[str, ...]
+    what: str  # what it is: name, ids and kind
+    notes: tuple[str, ...]  # whole sentences that the operator should know
+    # the source of the entry that names it already; None: none
     named_by: str | None
 
     def text(self) -> str:
@@ -96,8 +78,6 @@ def proposals(specs: device_spec.Specs) -> list[Proposal]:
     """Find the functions that could be offered, in order of their addresses.
 
     VFs are left out, because an entry that names a PF also names its VFs.
-
-    :param specs: the present entries of device_spec
     """
     snapshot = host_use.Snapshot.read()
     found = [
@@ -116,9 +96,11 @@ def proposals(specs: device_spec.Specs) -> list[Proposal]:
 
 def _label(function: pci.Function) -> str | None:
     """What kind of accelerator a function is; None if it seems to be none."""
-    base_class, ids = function.base_class, function.ids
-    if (label := _INTEL.get(ids)) is not None:
-        return label
+    base_class = function.base_class
+    if function.vendor_id == '8086':
+        for label, products in _INTEL.items():
+            if function.product_id in products.split():
+                return label
     if host_parts.what(function) is not None:
         return None
     if base_class == pci.CLASS_DISPLAY:
@@ -163,7 +145,7 @@ def _notes(
             f'It can have {total} VFs. To offer VFs, add "num_vfs" with their '
             'number.'
         )
-    if (what := _management(function)) is not None:
+    if what := _management(function):
         yield (
             f'It is {what}, through which the host programs and resets the '
             'card: whoever has it controls the card. Offer the user function '

@@ -37,15 +37,9 @@ def is_nvme(function: pci.Function) -> bool:
 def has_command(
     spec: device_spec.Spec | None, conf: cfg.ConfigOpts = cfg.CONF
 ) -> bool:
-    """Whether the operator has named a command that empties a function.
-
-    :param spec: the entry of device_spec for it; None if there is none
-    """
-    return bool(
-        spec is not None
-        and spec.command_empties
-        and conf.os_acc.cleaning_command
-    )
+    """Whether the operator has named a command that empties a function."""
+    said = spec is not None and spec.command_empties
+    return bool(said and conf.os_acc.cleaning_command)
 
 
 def refusal(
@@ -58,7 +52,6 @@ def refusal(
 
     :param bind: who is to bind it, one of device_spec.BINDS, or BIND_HOST
     :param command: what has_command() says
-    :returns: None if no reason is known
     """
     if not is_storage(function):
         return None

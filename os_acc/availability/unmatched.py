@@ -23,22 +23,18 @@ _MOST = 4
 
 
 class Host:
-    """The PCI functions of this host, by which an entry is explained.
-
-    :ivar functions: all functions that can be read
-    :ivar unreadable: the addresses of the others
-    """
+    """The PCI functions of this host, by which an entry is explained."""
 
     def __init__(self, specs: device_spec.Specs) -> None:
         self._specs = specs
         self.functions: list[pci.Function] = []
-        self.unreadable: list[str] = []
+        self.unreadable: list[str] = []  # the addresses of all others
 
     def why_unmatched(self, spec: device_spec.Spec) -> reasons.Reason | None:
         """Say why an entry names no device.
 
-        :returns: None if it may name a device that cannot be read, or that
-            comes into being when it is requested
+        It may name one that cannot be read, or that comes into being when it
+        is requested: None.
         """
         alone = device_spec.Specs((spec,))
         if any(map(alone.may_name, self.unreadable)):
@@ -96,32 +92,28 @@ class Host:
         if not found:
             return None
         first = next(iter(found.values()))
+        sources = dict.fromkeys(each.source for each in found.values())
         return entry_refusals.NAMED_BEFORE.reason(
-            source=', '.join(
-                dict.fromkeys(each.source for each in found.values())
-            ),
+            source=', '.join(sources),
             verb='denies' if first.deny else 'names',
             devices=_listed(list(found)),
         )
 
     def _will_be_made(self, address: str) -> bool:
         """Whether os-acc makes a VF with an address when one is requested."""
-        for function in self.functions:
-            found = self._specs.find(function) if function.is_pf else None
-            if (
-                found is not None
-                and found.num_vfs is not None
-                and address
-                in sriov.future_addresses(function.address, found.num_vfs)
+        for pf in self.functions:
+            spec = self._specs.find(pf) if pf.is_pf else None
+            number = None if spec is None else spec.num_vfs
+            if number and address in sriov.future_addresses(
+                pf.address, number
             ):
                 return True
         return False
 
     def _elsewhere(self, spec: device_spec.Spec) -> reasons.Reason | None:
         """Say where devices with the ids are, if an address is set, too."""
-        if spec.vendor_id is None or spec.address.is_open:
-            return None
-        if not self._with_ids(spec):
+        is_open = spec.vendor_id is None or spec.address.is_open
+        if is_open or not self._with_ids(spec):
             return None
         return entry_refusals.MOVED.reason(
             address='its addresses',

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.availability import vfio_rules
+from os_acc.availability.functions import Obstacle
 from os_acc.claims import vans
 from os_acc.kernel import modules
 from os_acc.kernel import pci
@@ -21,19 +22,13 @@ from os_acc.refusals import offer_refusals
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
-Obstacle = availability.Obstacle
-
 
 def vfs_obstacles(
     pf: pci.Function,
     holders: vans.Vans | None = None,
     spec: device_spec.Spec | None = None,
 ) -> Iterator[Obstacle]:
-    """Say why a PF without VFs cannot have VFs, or they cannot be given out.
-
-    :param holders: the VANs of the journal, and who wants a VF
-    :param spec: the entry of device_spec for the PF
-    """
+    """Say why a PF without VFs cannot have any, or none can be given out."""
     device = f'PF {pf.address}'
     if spec is not None and spec.num_vfs is not None:
         yield from number_obstacles(pf, spec.num_vfs)
@@ -69,10 +64,7 @@ def vfs_obstacles(
 
 
 def number_obstacles(pf: pci.Function, wanted: int) -> Iterator[Obstacle]:
-    """Say why a function cannot have as many VFs as its entry sets.
-
-    :param pf: it may have lost its SR-IOV capability, and be no PF now
-    """
+    """Say why a function, which may be no PF now, cannot have so many VFs."""
     device, possible = f'PF {pf.address}', sriov.total(pf.address)
     if not pf.is_pf:
         yield Obstacle.of(device, offer_refusals.NO_SRIOV.reason())
@@ -115,8 +107,6 @@ def vf_users(pf: pci.Function) -> list[str]:
 
     The VFs that os-acc created are bound to no driver once they are given
     back. If one is bound, somebody else has bound it.
-
-    :returns: a clause for each VF that is used
     """
     snapshot = host_use.Snapshot.read()
     found = []

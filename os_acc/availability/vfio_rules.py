@@ -22,12 +22,8 @@ from os_acc.spec import device_spec
 _QAT = 'QAT C3xxx, C62x and DH895xCC'
 _SPR = 'DSA and IAA of Sapphire Rapids (CVE-2024-21823)'
 _DENIED = {
-    '8086:19e2': _QAT,
-    '8086:19e3': _QAT,
-    '8086:37c8': _QAT,
-    '8086:37c9': _QAT,
-    '8086:0435': _QAT,
-    '8086:0443': _QAT,
+    **dict.fromkeys(('8086:19e2', '8086:19e3', '8086:37c8'), _QAT),
+    **dict.fromkeys(('8086:37c9', '8086:0435', '8086:0443'), _QAT),
     # In the list since Linux 6.9 and the stable kernels of May 2024. It cannot
     # be seen whether a distribution's kernel has it. The erratum is in the
     # device, so they are refused on every kernel.
@@ -54,9 +50,7 @@ def denied(ids: str, driver: str) -> reasons.Reason | None:
     A variant driver does not look at the list, and a function that vfio-pci
     has bound already was not refused.
 
-    :param ids: vendor:product
     :param driver: the VFIO driver that is to bind it
-    :returns: None if it is not refused
     """
     devices = _DENIED.get(ids)
     if (
@@ -71,19 +65,24 @@ def denied(ids: str, driver: str) -> reasons.Reason | None:
 def of_group(function: pci.Function) -> reasons.Reason | None:
     """Say why the kernel attaches no guest to a function's IOMMU group.
 
-    :returns: None if it does
+    It lists the regions of memory that a group must always reach, each with
+    its type (Documentation/ABI/testing/sysfs-kernel-iommu_groups). It attaches
+    no guest to a group with one of type direct; direct-relaxable does not
+    matter.
     """
-    group = function.iommu_group
-    if group is None or (region := _direct_region(group)) is None:
+    if (group := function.iommu_group) is None:
         return None
-    return refusals.RMRR.reason(region=region, group=group)
+    path = f'{sysfs.SYS}/kernel/iommu_groups/{group}/reserved_regions'
+    for line in (sysfs.read(path) or '').splitlines():
+        first, last, kind = line.split()
+        if kind == 'direct':
+            region = f'{int(first, 16):#x}-{int(last, 16):#x}'
+            return refusals.RMRR.reason(region=region, group=group)
+    return None
 
 
 def of_host() -> reasons.Reason | None:
-    """Say why the kernel attaches no guest to any function of this host.
-
-    :returns: None if there is no reason
-    """
+    """Say why the kernel attaches no guest to any function of this host."""
     if not lacks_interrupt_remapping() or allows_unsafe_interrupts():
         return None
     return refusals.NO_REMAPPING.reason()
@@ -109,35 +108,12 @@ def allows_unsafe_interrupts() -> bool:
     return any(modules.is_on(name, _UNSAFE) for name in _UNSAFE_MODULES)
 
 
-def _direct_region(group: str) -> str | None:
-    """A region of memory that an IOMMU group must always reach.
-
-    The kernel lists the regions of a group, each with its type
-    (Documentation/ABI/testing/sysfs-kernel-iommu_groups). It attaches no guest
-    to a group with one of type direct. direct-relaxable does not matter.
-
-    :returns: first and last address; None if there is none
-    """
-    path = f'{sysfs.SYS}/kernel/iommu_groups/{group}/reserved_regions'
-    for line in (sysfs.read(path) or '').splitlines():
-        first, last, kind = line.split()
-        if kind == 'direct':
-            return f'{int(first, 16):#x}-{int(last, 16):#x}'
-    return None
-
-
-# The VFIO driver that os-acc binds a function to.
-
-
 def driver_for(function: pci.Function, spec: device_spec.Spec) -> str:
     """The module of the VFIO driver that os-acc binds a function to.
 
     It is the entry's vfio_driver if that is set. Otherwise it is what
     modules.alias says, which cannot be read in a container without the host's
     /lib/modules: then it is vfio-pci.
-
-    :param spec: the entry of device_spec for it
-    :raises InvalidRequest: if vfio_driver is not the name of a VFIO driver
     """
     chosen = spec.vfio_driver
     if chosen is None:

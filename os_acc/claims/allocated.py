@@ -172,11 +172,9 @@ def _slot(address: str) -> str:
     return address.rpartition('.')[0]
 
 
-# Finds the VANs that keep a device from being given out.
-#
-# Most VANs have other devices than the wanted one. So the claims are found out
-# only of VANs that may be in the way, by the names of their devices.
-
+# Finds the VANs that keep a device from being given out. Most VANs have other
+# devices than the wanted one. So the claims are found out only of VANs that
+# may be in the way, by the names of their devices.
 
 #: The prefixes of the identities of handles that claim devices which the
 #: identity does not name.
@@ -195,7 +193,6 @@ _NAMED = frozenset(
         'place in an FPGA',
         'card of',
         'mdev',
-        'parent of mdevs',
         'work queue',
         'setting up of',
         'namespace',
@@ -240,8 +237,7 @@ class Taken:
     def against(self, wanted: facts.Row) -> list[meeting.Meeting]:
         """Say which VANs are in the way of a VAN, each once, and why.
 
-        :param wanted: the VAN; what it has itself is no obstacle
-        :returns: those first whose devices are closest to the wanted one
+        Those come first whose devices are closest to the wanted one.
         """
         numbers = sorted(self._near(wanted))
         if not numbers:
@@ -279,10 +275,8 @@ class Taken:
     @functools.cached_property
     def _reaching(self) -> _Rows:
         """The rows by all that their claims reach."""
-        return _Rows(
-            self._reach(self._holding(number))
-            for number in range(len(self._rows))
-        )
+        every = map(self._holding, range(len(self._rows)))
+        return _Rows(map(self._reach, every))
 
     def _reach(self, holding: conflict.Holding) -> _Names:
         """The names of all devices by which others may be in the way."""
@@ -309,13 +303,10 @@ class _Names(NamedTuple):
     """Names of devices that are claimed.
 
     Two claims meet where one of them is for the whole of a node: see conflict.
-
-    :ivar whole: those that are claimed as a whole
-    :ivar part: those of which a part is claimed
     """
 
-    whole: set[str]
-    part: set[str]
+    whole: set[str]  # those that are claimed as a whole
+    part: set[str]  # those of which a part is claimed
 
 
 def _named(row: facts.Row) -> _Names:

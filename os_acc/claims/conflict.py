@@ -25,27 +25,17 @@ class Holding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another VAN is in the way.
-
-    :ivar node: where the claims meet
-    :ivar holding: of the other VAN
-    :ivar wanted: how the node is wanted
-    :ivar mode: how the other VAN claims it
-    :ivar shares: how many VANs share the node, if those are too many
-    """
+    """Another VAN is in the way."""
 
     node: Resource
-    holding: Holding
-    wanted: Mode
-    mode: Mode
-    shares: int = 0
+    holding: Holding  # of the other VAN
+    wanted: Mode  # how the node is wanted
+    mode: Mode  # how the other VAN claims it
+    shares: int = 0  # how many VANs share the node, if those are too many
 
 
 class Held:
-    """What VANs have, by the nodes: for many questions.
-
-    :param held: what each has
-    """
+    """What VANs have, by the nodes: for many questions."""
 
     def __init__(self, held: Iterable[Holding]) -> None:
         self._by_node: dict[Resource, list[tuple[Holding, Claim]]] = {}
@@ -56,8 +46,7 @@ class Held:
     def conflicts(self, wanted: Holding) -> Iterator[Conflict]:
         """Say which VANs exclude a VAN, and on which node.
 
-        :param wanted: what the VAN would claim. What it has itself is no
-            obstacle
+        What the VAN has itself is no obstacle.
         """
         for mine in wanted.claims:
             shares: list[Conflict] = []
@@ -99,14 +88,11 @@ def _exclude(one: Mode, other: Mode) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """A node of the tree.
+    """A node of the tree."""
 
-    :ivar kind: distinguishes names of one kind from those of another
-    :ivar within: the node in which it is; None: no other one
-    """
-
-    kind: str
+    kind: str  # distinguishes names of one kind from those of another
     name: str
+    # the node in which it is; None: no other one
     within: Resource | None = dataclasses.field(default=None, compare=False)
 
     def above(self) -> Iterator[Resource]:
@@ -125,12 +111,10 @@ class Mode:
     """How a node is claimed.
 
     As locks of a database: EXCLUSIVE is X, shared() is S, PART is IX.
-
-    :ivar most: how many VANs may share the node; 0: any number
     """
 
     name: str
-    most: int = 0
+    most: int = 0  # how many VANs may share the node; 0: any number
 
 
 #: Nobody else may have the node or anything in it.
@@ -140,10 +124,7 @@ PART = Mode('part')
 
 
 def shared(most: int = 0) -> Mode:
-    """The mode of a node that several VANs have as a whole.
-
-    :param most: how many; 0: any number
-    """
+    """The mode of a node that several VANs have as a whole; 0: any number."""
     return Mode('shared', most)
 
 
@@ -153,15 +134,12 @@ SHARED = shared()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of a VAN on a node.
-
-    :ivar owner: claims of one owner never exclude each other. It is the VAN,
-        or what it belongs to: its instance, or the accelerator whose device
-        files it has
-    """
+    """A claim of a VAN on a node."""
 
     node: Resource
     mode: Mode
+    # claims of one owner never exclude each other. It is the VAN, or what it
+    # belongs to: its instance, or the accelerator whose device files it has
     owner: str
 
 

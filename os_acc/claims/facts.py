@@ -13,46 +13,37 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A PCI function.
-
-    :ivar parent: the address of its PF; its own, if it is no VF
-    :ivar group: its IOMMU group; None: it has none
-    :ivar behind: the addresses of the functions that it is behind, the
-        nearest one last: bridges, and a VMD endpoint
-    :ivar chip: the addresses of the PFs of its chip, if one of them is an FPGA
-    :ivar fpgas: those of them that may be able to program it
-    """
+    """A PCI function."""
 
     address: str
-    parent: str
-    group: str | None = None
+    parent: str  # the address of its PF; its own, if it is no VF
+    group: str | None = None  # its IOMMU group; None: it has none
+    # the addresses of the functions that it is behind, the nearest one last:
+    # bridges, and a VMD endpoint
     behind: tuple[str, ...] = ()
+    # the addresses of the PFs of its chip, if one of them is an FPGA
     chip: tuple[str, ...] = ()
-    fpgas: tuple[str, ...] = ()
+    fpgas: tuple[str, ...] = ()  # those of them that may be able to program it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Files:
-    """The devices behind the device files of an accelerator.
+    """The devices behind the device files of an accelerator."""
 
-    :ivar functions: the addresses of the PCI functions behind them
-    :ivar mdevs: the UUIDs of the mediated devices behind them
-    :ivar queues: the PCI address and the number of each work queue that one
-        of them is
-    :ivar namespaces: the world wide names of the NVMe namespaces that they
-        give access to as a whole: as a disk, or as their controller
-    :ivar in_namespaces: those of the NVMe namespaces whose partitions they are
-    :ivar places: the names of the devices to which they give access, which
-        stay after a reboot: see file_place
-    :ivar around: the names of the devices in which these are
-    """
-
+    # the addresses of the PCI functions behind them
     functions: tuple[str, ...] = ()
+    # the UUIDs of the mediated devices behind them
     mdevs: tuple[str, ...] = ()
+    # the PCI address and the number of each work queue that one of them is
     queues: tuple[tuple[str, int], ...] = ()
+    # the world wide names of the NVMe namespaces that they give access to as a
+    # whole: as a disk, or as their controller
     namespaces: tuple[str, ...] = ()
+    # the names of the devices to which they give access, which stay after a
+    # reboot: see file_place
     places: tuple[str, ...] = ()
-    around: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()  # the names of the devices in which these are
+    # those of the NVMe namespaces whose partitions they are
     in_namespaces: tuple[str, ...] = ()
 
     def union(self, other: Files) -> Files:
@@ -71,14 +62,10 @@ class Files:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slot:
-    """An I/O slot of Power.
+    """An I/O slot of Power."""
 
-    :ivar bus: its parent bus; None: it has none
-    :ivar grouped: whether its whole bus must be in one partition
-    """
-
-    bus: str | None
-    grouped: bool
+    bus: str | None  # its parent bus; None: it has none
+    grouped: bool  # whether its whole bus must be in one partition
 
 
 class Facts(Protocol):
@@ -107,25 +94,20 @@ class Facts(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A VAN, as the journal or the notes of the privileged half know it.
+    """A VAN, as the journal or the notes of the privileged half know it."""
 
-    :ivar handle: the identity of its handle, or of the one that it requests
-    :ivar device: VAN.device; None: the handle is only requested yet
-    :ivar numbers: of the device files of the handle that no other one has; of
-        this boot of the host
-    :ivar most: how many VANs may share the files; 0: any number, or one
-    :ivar paths: of those files, in the same order; empty if unknown
-    :ivar called: the name of the instance in texts; empty: its UUID
-    :ivar noted: what was behind the files when the VAN got them, if that is
-        known. The devices may not be there now
-    """
-
-    handle: str
-    device: str | None
+    handle: str  # the identity of its handle, or of the one that it requests
+    device: str | None  # VAN.device; None: the handle is only requested yet
     van_uuid: str
     instance_uuid: str
+    # of the device files of the handle that no other one has; of this boot of
+    # the host
     numbers: tuple[str, ...] = ()
-    most: int = 0
+    most: int = 0  # how many VANs may share the files; 0: any number, or one
+    # what was behind the files when the VAN got them, if that is known. The
+    # devices may not be there now
     noted: Files = Files()
+    # of the files with these numbers, in the same order; empty if unknown
     paths: tuple[str, ...] = ()
+    # the name of the instance in texts; empty: its UUID
     called: str = dataclasses.field(default='', compare=False)

@@ -25,19 +25,12 @@ _LONGEST_PATH = 4096  # PATH_MAX of include/uapi/linux/limits.h
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """Who has a device, or wants it.
+    """Who has a device, or wants it."""
 
-    :ivar journal: the UUID in the journal's file
-    :ivar path: of the journal's file
-    :ivar instance: the UUID of the instance; '' for a call that is made for
-        no instance
-    :ivar van: the UUID of the VAN; '' as for instance
-    """
-
-    journal: str
-    path: str
-    instance: str = ''
-    van: str = ''
+    journal: str  # the UUID in the journal's file
+    path: str  # of the journal's file
+    instance: str = ''  # its UUID; '' for a call that is made for no instance
+    van: str = ''  # its UUID; '' as for instance
 
     def may_use_what(self, other: Holder) -> bool:
         """Whether a device that another holder has is this one's, too.
@@ -58,10 +51,7 @@ class Holder:
 
 
 def from_wire(value: object) -> Holder:
-    """Read what to_wire() gave.
-
-    :raises InvalidRequest: if it is malformed
-    """
+    """Read what to_wire() gave, and check it."""
     if (
         isinstance(value, list | tuple)
         and len(value) == 4

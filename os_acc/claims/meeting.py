@@ -59,7 +59,6 @@ _RELATIONS = {
 class Meeting:
     """A VAN that keeps another VAN from the device that it wants.
 
-    :ivar wanted: the VAN that wants a device, and which
     :ivar other: the VAN that is in the way, and what it has
     :ivar conflicts: the nodes that both claim
     :param why: says why the wanted device cannot be given out

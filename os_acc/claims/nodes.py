@@ -44,10 +44,7 @@ def function(
 
 
 def pf_of(known: facts.Facts, address: str, pf: str | None) -> str:
-    """The address of the PF of a VF; of another function, its own.
-
-    :param pf: as for function()
-    """
+    """The address of the PF of a VF; of another function, its own."""
     found = known.function(address)
     return found.parent if found is not None else pf or address
 

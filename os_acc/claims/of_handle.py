@@ -71,18 +71,12 @@ def _claims(row: facts.Row, known: facts.Facts) -> Iterator[conflict.Claim]:
         yield from drc.claims(row, rest, known)
 
 
-# The kind that gives out device files under a name, by that name.
-#
-# A kind whose handles are device files of its own has a module ``names``,
-# whose ``split()`` knows the names that it makes. All other names are
-# devfile's.
-
-
 def kind_of(name: str) -> str | None:
-    """The kind whose device files have such a name.
+    """The kind that gives out a DeviceFileHandle of this name.
 
-    :param name: of a DeviceFileHandle
-    :returns: None if the driver devfile has it
+    A kind whose handles are device files of its own has a module ``names``,
+    whose ``split()`` knows the names that it makes. All other names are
+    devfile's: None.
     """
     for kind, names in kinds.having('names').items():
         if names.split(name) is not None:

@@ -38,8 +38,7 @@ class Reader:
     """The facts of this host at one moment.
 
     :param specs: the entries of device_spec, which say what is an FPGA
-    :param is_programmed: whether a PCI function has been programmed; see
-        allocated.Holders
+    :param is_programmed: whether a PCI function has been programmed
     :param slots: the I/O slots of Power by their DRC indexes
     """
 
@@ -135,10 +134,9 @@ class Reader:
 
     def below(self, address: str) -> list[str]:
         """The VFs of a function, and the functions of its PCI domain."""
-        known = self.function(address)
+        known, none = self.function(address), list[str]()
         if known is None or known.parent != address:
-            return []
-        none: list[str] = []
+            return none
         if (found := self._find(address)) is None:
             return none
         return [*found.vf_addresses, *_read_or(none, lambda: found.behind)]

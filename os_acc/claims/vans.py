@@ -81,17 +81,13 @@ class Met(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Taker:
-    """The VAN and the instance that want a function.
+    """The VAN and the instance that want a function."""
 
-    :ivar van_uuid: what this VAN has already is no obstacle
-    :ivar instance_uuid: this instance may have other functions of the same
-        IOMMU group
-    :ivar functions: addresses of the functions that the instance has or gets.
-        The host's use of them is no obstacle to others of their IOMMU group
-    """
-
-    van_uuid: str | None = None
+    van_uuid: str | None = None  # what this VAN has already is no obstacle
+    # this instance may have other functions of the same IOMMU group
     instance_uuid: str | None = None
+    # addresses of the functions that the instance has or gets. The host's use
+    # of them is no obstacle to others of their IOMMU group
     functions: frozenset[str] = frozenset()
 
 
@@ -129,10 +125,7 @@ class Vans:
     ) -> Sequence[Met]:
         """Say which VANs exclude a handle, and why: see Taken.against().
 
-        :param handle: its identity
-        :param device: as facts.Row
-        :param numbers: as facts.Row
-        :param most: as facts.Row
+        The parameters are as in facts.Row.
         """
         return ()
 
@@ -170,7 +163,6 @@ class Vans:
 
 
 # What the identities of attach handles say of their devices.
-
 
 #: The prefix of the identity of each handle of device files.
 FILE = 'file/'

@@ -101,10 +101,7 @@ class Turns:
             raise
 
     def wait(self, thing: str, seconds: float) -> None:
-        """Wait until no act on a thing is under way.
-
-        :raises Timeout: if one is still under way after that time
-        """
+        """Wait until no act on a thing is under way; else raise Timeout."""
         turn = self._turns.get(thing)
         if not turn.acquire(timeout=seconds):
             raise _not_ended(thing, seconds)

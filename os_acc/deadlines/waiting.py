@@ -30,8 +30,7 @@ class Deadline:
     A step whose own time ends before that of the whole operation raises its
     own error, which says more than the error of the operation.
 
-    :param seconds: for the whole operation, as given to at_most()
-    :ivar seconds: as the parameter
+    :ivar seconds: for the whole operation, as given to at_most()
     """
 
     _SHARE = 0.9  # of the time, for the steps; the rest for raising the error
@@ -58,7 +57,6 @@ def until(
     """Wait until a check returns something true.
 
     :param check: cheap, since it is called often
-    :param seconds: the longest wait
     :param what: what is waited for, for the error
     :param subsystem: whose kernel events wake the wait, such as 'pci' or
         'mdev'; they arrive without udevd too. None: only poll
@@ -105,7 +103,6 @@ def at_most(act: Callable[[], _T], seconds: float, what: str) -> _T:
     error, this raises the same one. If another act must wait for the end of
     this one, see outliving.Turns.
 
-    :param seconds: how long to wait for it
     :param what: what is waited for, for the error
     :returns: what the act returned
     :raises Timeout: if it has not ended in time

@@ -9,10 +9,7 @@ import pwd
 
 
 def number_of(kind: str, name: str) -> int | None:
-    """Find the number of a user or group; None if the host has none.
-
-    :param kind: 'user' or 'group'
-    """
+    """The number of a 'user' or 'group'; None if the host has none."""
     if name.isdigit():
         return int(name)
     try:

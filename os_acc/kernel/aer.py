@@ -19,10 +19,10 @@ _TOTAL = 'TOTAL_ERR_FATAL'
 
 @dataclasses.dataclass(frozen=True)
 class Fatal:
-    """The fatal errors of a device.
+    """The fatal errors of a device, in one generation.
 
-    :ivar generation: counts of different generations cannot be compared
-    :ivar count: how many there were in this generation
+    Counts of different generations cannot be compared. The generation is a
+    text that changes when the kernel finds the device again.
     """
 
     generation: str
@@ -30,22 +30,15 @@ class Fatal:
 
 
 def fatal(address: str) -> Fatal | None:
-    """Count the fatal errors of a PCI function.
+    """Count the fatal errors of a PCI function. Those of a VF are its PF's.
 
-    The fatal errors of a VF are counted for its PF.
-
-    :returns: None if the kernel does not count them: the function has no AER,
-        or the firmware handles the errors
+    None: the function has no AER, or the firmware handles the errors.
     """
     path = pci.directory(address)
     text = sysfs.read(f'{path}/aer_dev_fatal')
     for line in (text or '').splitlines():
         name, _, number = line.partition(' ')
         if name == _TOTAL and number.strip().isdecimal():
-            return Fatal(generation(address), int(number))
+            generation = f'{sysfs.boot_id()} {pci.inode(address)}'
+            return Fatal(generation, int(number))
     return None
-
-
-def generation(address: str) -> str:
-    """A text that changes when the kernel finds a function again."""
-    return f'{sysfs.boot_id()} {pci.inode(address)}'

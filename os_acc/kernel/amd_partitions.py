@@ -40,37 +40,25 @@ _DRM_MAJOR = 226  # Documentation/admin-guide/devices.txt
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """A partition, or a device that can be one.
+    """A partition, or a device that can be one."""
 
-    :ivar directory: of its PCI function or platform device, in sysfs
-    :ivar card: the PCI address of its card; None: it is no partition now
-    :ivar name: its mode and number, such as 'cpx=3'; empty: as for card
-    """
-
-    directory: str
+    directory: str  # of its PCI function or platform device, in sysfs
+    # the PCI address of its card; None: it is no partition now
     card: str | None = None
-    name: str = ''
+    name: str = ''  # its mode and number, such as 'cpx=3'; empty: as for card
 
 
 @dataclasses.dataclass(frozen=True)
 class _Node:
-    """A GPU of KFD's topology.
+    """A GPU of KFD's topology."""
 
-    :ivar slot: the PCI address of its card, without the function
-    :ivar number: of the partition
-    :ivar minor: of its render node
-    """
-
-    slot: str
-    number: int
-    minor: int
+    slot: str  # the PCI address of its card, without the function
+    number: int  # of the partition
+    minor: int  # of its render node
 
 
 def mode(card: str) -> str | None:
-    """The mode of a card, such as CPX; None: it cannot have partitions.
-
-    :param card: its PCI address
-    """
+    """The mode of a card, such as CPX; None: it cannot have partitions."""
     try:
         return sysfs.read(f'{pci.directory(card)}/{FILE}')
     except PermissionError:  # amdgpu's answer during a reset
@@ -85,11 +73,9 @@ def modes(card: str) -> list[str]:
 
 
 def of_directory(directory: str) -> Partition | None:
-    """Which partition a directory of sysfs belongs to.
+    """The partition of a directory of sysfs, such as that of a render node.
 
-    :param directory: such as that of a render node
-    :returns: None: it is not of a card in partitions, nor of a device that
-        can be one
+    None: it is not of a card in partitions, nor of a device that can be one.
     """
     parts = directory.split('/')
     for number, each in enumerate(parts):
@@ -98,9 +84,7 @@ def of_directory(directory: str) -> Partition | None:
     if 'drm' not in parts:
         return None
     above = parts[: parts.index('drm')]
-    if not pci.is_address(above[-1]):
-        return None
-    if mode(above[-1]) in (None, WHOLE):
+    if not pci.is_address(above[-1]) or mode(above[-1]) in (None, WHOLE):
         return None
     return _made('/'.join(above), above[-1], 0)
 
@@ -113,22 +97,15 @@ def mode_in(name: str) -> str | None:
 
 
 def directories(card: str) -> list[str]:
-    """The directories of the partitions of a card, without its own.
-
-    :raises OSError: if KFD's topology cannot be read
-    """
+    """The directories of the partitions of a card, without its own."""
     found = []
     for each in _nodes():
         if _card(each.slot) == card:
             link = f'{sysfs.SYS}/dev/char/{_DRM_MAJOR}:{each.minor}'
             there = of_directory(sysfs.place(link))
-            if there is not None and _is_device(there.directory):
+            if there and _DEVICE.fullmatch(os.path.basename(there.directory)):
                 found.append(there.directory)
     return found
-
-
-def _is_device(directory: str) -> bool:
-    return _DEVICE.fullmatch(os.path.basename(directory)) is not None
 
 
 def _of_device(directory: str) -> Partition:

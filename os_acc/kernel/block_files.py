@@ -18,15 +18,12 @@ _LOOP_INFO = struct.Struct('=16xQ208x')
 
 
 def name_of(path: str) -> str | None:
-    """The name in sysfs of the block device that a path stands for.
+    """The name in sysfs of the block device that a path stands for, if any.
 
     The number of the file counts, because a device file may be at any place:
     kubelet makes one for each raw block volume below /var/lib/kubelet. If the
-    file is not here, its name below /dev counts.
-
-    :param path: such as /dev/sda1, or /dev/disk/by-id/... of the same device;
-        the kernel writes ' (deleted)' behind a path that was removed
-    :returns: None if it stands for no block device
+    file is not here, its name below /dev counts. The kernel writes
+    ' (deleted)' behind a path that was removed.
     """
     path = path.removesuffix(' (deleted)')
     there = os.path.join(sysfs.DEV, path.removeprefix('/dev/'))
@@ -50,16 +47,14 @@ def name_of_tagged(text: str) -> str | None:
 
 
 def behind_loop(name: str, path: str) -> str | None:
-    """The block device that a loop device keeps its data on.
+    """The name of the block device that a loop device keeps its data on.
 
     The loop driver does not open it exclusively: loop_configure() in
-    drivers/block/loop.c.
+    drivers/block/loop.c. None: it is an ordinary file, or the path does not
+    exist here and this process may not ask the loop device.
 
-    :param name: of the loop device
     :param path: what the file loop/backing_file says: a path in the mount
         namespace of the process that has set it up
-    :returns: its name; None if it is an ordinary file, or if the path does not
-        exist here and this process may not ask the loop device
     """
     if found := name_of(path):
         return found

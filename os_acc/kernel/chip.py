@@ -12,10 +12,12 @@ a serial number, is unknown while no such driver is bound.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import glob
+import itertools
 import json
 import re
 from typing import Any
@@ -70,30 +72,24 @@ _FME = 'fpga_region/region*/dfl-fme*'
 class Chip:
     """One FPGA, and all PCI functions that belong to it.
 
-    :ivar address: the lowest address of its PFs. Locks and records of the chip
-        have this name
-    :ivar parents: the addresses of its functions without the VFs, sorted
-    :ivar functions: the addresses of all its functions, VFs included, sorted
-    :ivar ids: vendor:product of the function at the lowest address
-    :ivar subsystem: the subsystem's vendor:device of that function
-    :ivar serial: its serial number; None if the kernel does not show one
-    :ivar serial_source: what shows the serial number. Numbers from different
-        sources cannot be compared
-    :ivar board: the name of its board and shell; None if the kernel does not
-        show one
-    :ivar interface_ids: the IDs of the shell's interfaces, for which an image
-        for a region must be built; empty if unknown
-    :ivar shell_ids: the ids of the shell itself; empty if unknown
+    What the kernel does not show is None or empty.
     """
 
+    # the lowest address of its PFs. Locks and records of the chip have this
+    # name
     address: str
+    # the addresses of its functions without the VFs, sorted
     parents: tuple[str, ...]
-    functions: tuple[str, ...]
-    ids: str = ''
-    subsystem: str = ''
+    functions: tuple[str, ...]  # the addresses of all its functions, sorted
+    ids: str = ''  # vendor:product of the function at the lowest address
+    subsystem: str = ''  # the subsystem's vendor:device of that function
     serial: str | None = None
+    # what shows the serial number. Numbers from different sources cannot be
+    # compared
     serial_source: str = ''
-    board: str | None = None
+    board: str | None = None  # the name of its board and shell
+    # the IDs of the shell's interfaces, for which an image for a region must
+    # be built
     interface_ids: tuple[str, ...] = ()
     shell_ids: tuple[str, ...] = ()
 
@@ -112,9 +108,8 @@ class Chip:
         Only what is known of both cards is compared. The serial number
         decides if both have one from the same source.
 
-        :param identity: of the card that was there
-        :param reprogrammed: that card has been programmed with a new shell,
-            which may have other ids and another name
+        :param reprogrammed: the one that was there has been programmed with a
+            new shell, which may have other ids and another name
         """
         then, now = json.loads(identity), self._facts()
         if 'serial' in then and 'serial' in now:
@@ -160,8 +155,6 @@ def of(function: pci.Function) -> Chip:
     device number, those of the same vendor and class elsewhere that show the
     same serial number, and the VFs of all of them. The interfaces are read
     from DFL's management engine (FME), below the PF that has it.
-
-    :param function: any function of the chip, also a VF
     """
     parts = _parents(function)
     functions = {each.address for each in parts}
@@ -177,26 +170,13 @@ def of(function: pci.Function) -> Chip:
         subsystem=f'{text[2]}:{text[3]}'.lower() if text else '',
         serial=serial,
         serial_source=source,
-        board=next(
-            _texts(parts, 'rom.', 'rom.*/VBNV'),
-            None,
-        ),
+        board=next(_texts(parts, 'rom.', 'rom.*/VBNV'), None),
         interface_ids=_ids(
-            [
-                *_texts(parts, 'interface_uuids', 'interface_uuids'),
-                *_texts(
-                    parts,
-                    'fpga_region',
-                    f'{_FME}/dfl-fme-region*/fpga_region/region*/compat_id',
-                ),
-            ]
+            parts,
+            'interface_uuids',
+            f'{_FME}/dfl-fme-region*/fpga_region/region*/compat_id',
         ),
-        shell_ids=_ids(
-            [
-                *_texts(parts, 'logic_uuids', 'logic_uuids'),
-                *_texts(parts, 'fpga_region', f'{_FME}/bitstream_id'),
-            ]
-        ),
+        shell_ids=_ids(parts, 'logic_uuids', f'{_FME}/bitstream_id'),
     )
 
 
@@ -227,14 +207,13 @@ def _parents(function: pci.Function) -> list[pci.Function]:
 def _elsewhere(function: pci.Function) -> Iterator[pci.Function]:
     """The PFs of the same vendor and class in other slots."""
     slot = function.address.rpartition('.')[0] + '.'
-    wanted = f'{function.vendor_id.upper()}', f'{function.base_class:02X}'
+    wanted = function.vendor_id.upper(), f'{function.base_class:02X}'
     for address in pci.addresses():
         if address.startswith(slot):
             continue
         # Most functions of a host do not match: read only one file of those.
-        text = _MODALIAS.match(
-            _text(f'{pci.directory(address)}/modalias') or ''
-        )
+        path = f'{pci.directory(address)}/modalias'
+        text = _MODALIAS.match(sysfs.read_if_possible(path))
         if text is None or (text[1], text[4]) != wanted:
             continue
         found = pci.find(address)
@@ -243,13 +222,12 @@ def _elsewhere(function: pci.Function) -> Iterator[pci.Function]:
 
 
 def _first_serial(
-    functions: Iterable[pci.Function],
+    functions: Collection[pci.Function],
 ) -> tuple[str, str | None]:
     """The first serial number that functions show, and what shows it."""
-    there = list(functions)
     for source, entry, patterns in _SERIALS:
         for pattern in patterns:
-            for text in _texts(there, entry, pattern):
+            for text in _texts(functions, entry, pattern):
                 if not _NO_SERIAL.fullmatch(text):
                     return source, text
     return '', None
@@ -258,31 +236,26 @@ def _first_serial(
 def _texts(
     functions: Iterable[pci.Function], entry: str, pattern: str
 ) -> Iterator[str]:
-    """Read the files that functions have.
+    """Read the files that functions have, by a glob below their directories.
 
-    :param entry: how the name in the function's directory begins. If there is
+    :param entry: how a name in the function's directory begins. If there is
         none, nothing is read
-    :param pattern: a glob below the function's directory
     """
     for function in functions:
         if any(name.startswith(entry) for name in function.entries):
             for path in sorted(glob.glob(f'{function.path}/{pattern}')):
-                if text := _text(path):
+                if text := sysfs.read_if_possible(path):
                     yield text
 
 
-def _text(path: str) -> str | None:
-    """Read a file; None if it is not there, or cannot be read."""
-    try:
-        return sysfs.read(path)
-    except OSError:
-        return None
-
-
-def _ids(texts: Iterable[str]) -> tuple[str, ...]:
-    """The ids in the texts of files, which have one ID per line."""
+def _ids(
+    functions: Collection[pci.Function], of_xrt: str, of_dfl: str
+) -> tuple[str, ...]:
+    """The ids in the files of XRT's or DFL's drivers, one ID per line."""
+    texts = itertools.chain(
+        _texts(functions, of_xrt, of_xrt),
+        _texts(functions, 'fpga_region', of_dfl),
+    )
     return tuple(
-        dict.fromkeys(
-            line.lower() for text in texts for line in text.split() if line
-        )
+        dict.fromkeys(line.lower() for text in texts for line in text.split())
     )

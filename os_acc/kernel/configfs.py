@@ -16,11 +16,9 @@ from os_acc.kernel import sysfs
 def root(module: str, name: str) -> str:
     """The configfs directory of a kernel subsystem.
 
-    A module makes its directory when it is loaded. A container may have a
-    sysfs of its own, without configfs: then a target's exports are not seen.
-
-    :param module: the kernel module that makes the directory
-    :raises OSError: if the module is loaded and the directory is not here
+    Its module makes the directory when it is loaded. A container may have a
+    sysfs of its own, without configfs: then it is an OSError, because a
+    target's exports are not seen.
     """
     directory = f'{sysfs.SYS}/kernel/config/{name}'
     loaded = os.path.isdir(f'{sysfs.SYS}/module/{module}')
@@ -33,30 +31,24 @@ def root(module: str, name: str) -> str:
     return directory
 
 
-# What the kernel's SCSI target (LIO) exports. Reading it needs no privilege.
-#
-# It serves hosts by iSCSI, Fibre Channel and the like, and guests by
-# vhost-scsi.
-
+# What the kernel's SCSI target (LIO) exports: to hosts by iSCSI, Fibre Channel
+# and the like, and to guests by vhost-scsi. Reading it needs no privilege.
 
 # iblock_show_configfs_dev_params() in drivers/target/target_core_iblock.c
 _DISK = re.compile(r'iBlock device: (\S+)')
 # fd_show_configfs_dev_params() in drivers/target/target_core_file.c: the file
 # may be a block device, which is not opened exclusively then.
 _FILE = re.compile(r'\bFile: (.+?)  Size: ')
-
-
 # pscsi_show_configfs_dev_params() in drivers/target/target_core_pscsi.c
 _DEVICE = re.compile(
     r'Channel ID: (\d+) Target ID: (\d+) LUN: (\d+) Host ID: (\d+)'
 )
 
 
-def scsi_devices(host: object = None) -> dict[str, str]:
-    """List the SCSI devices that are backstores, such as tape drives.
+def scsi_devices() -> dict[str, str]:
+    """The backstore of each SCSI device that is one, such as a tape drive.
 
-    :returns: for the name of each in sysfs, such as 5:0:0:1, the backstore
-    :raises OSError: as backstores()
+    By its name in sysfs, such as 5:0:0:1.
     """
     return {
         '{3}:{0}:{1}:{2}'.format(*numbers): store
@@ -66,21 +58,13 @@ def scsi_devices(host: object = None) -> dict[str, str]:
 
 
 def backstores(host: object = None) -> dict[str, str]:
-    """List the block devices that are backstores.
-
-    :returns: for the name of each block device, the backstore, such as
-        iblock_0/disk1
-    :raises OSError: if this cannot be read: see root()
-    """
+    """The backstore, such as iblock_0/disk1, of each block device."""
     found = {}
     for store, path in _stores():
         info = sysfs.read(f'{path}/info') or ''
-        files = _FILE.findall(info)
-        files.append(sysfs.read(f'{path}/udev_path') or '')
-        disks = [
-            *_DISK.findall(info),
-            *filter(None, map(block_files.name_of, files)),
-        ]
+        udev_path = sysfs.read(f'{path}/udev_path') or ''
+        files = map(block_files.name_of, [*_FILE.findall(info), udev_path])
+        disks = [*_DISK.findall(info), *filter(None, files)]
         found.update(dict.fromkeys(disks, store))
     return found
 
@@ -93,21 +77,13 @@ def _stores() -> Iterator[tuple[str, str]]:
             yield f'{hba}/{name}', f'{directory}/{hba}/{name}'
 
 
-# What the kernel's NVMe target exports to other hosts. Reading it needs no
-# privilege.
-#
-# The target opens a block device without O_EXCL (nvmet_bdev_ns_enable() in
-# drivers/nvme/target/io-cmd-bdev.c), so no other check finds that it is used.
-
-
 def exported(host: object = None) -> dict[str, str]:
-    """List what the subsystems of the NVMe target export, also if disabled.
+    """The subsystem of all that the NVMe target exports, also if disabled.
 
-    A namespace exports a block device; a passthru subsystem exports an NVMe
-    controller (drivers/nvme/target/configfs.c).
-
-    :returns: for the name of each, such as nvme0n1 or nvme0, the subsystem
-    :raises OSError: if this cannot be read: see root()
+    A namespace exports a block device, such as nvme0n1; a passthru subsystem
+    exports an NVMe controller, such as nvme0 (drivers/nvme/target/configfs.c).
+    The target opens a block device without O_EXCL (nvmet_bdev_ns_enable() in
+    io-cmd-bdev.c), so no other check finds that it is used.
     """
     directory = f'{root("nvmet", "nvmet")}/subsystems'
     found = {}

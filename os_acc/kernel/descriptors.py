@@ -41,14 +41,10 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclasses.dataclass(frozen=True)
 class Descriptor:
-    """One open file of a process.
+    """One open file of a process."""
 
-    :ivar task: the directory of the process or thread in /proc
-    :ivar number: of the file descriptor
-    """
-
-    task: str
-    number: str
+    task: str  # the directory of the process or thread in /proc
+    number: str  # of the file descriptor
 
     @property
     def path(self) -> str:
@@ -59,10 +55,8 @@ class Descriptor:
     def text(self) -> str | None:
         """What the link shows, such as '/dev/vfio/12' or 'socket:[4711]'.
 
-        :returns: None if its path is longer than the kernel shows (one page,
-            d_path() in fs/d_path.c)
-        :raises FileNotFoundError: if it has been closed
-        :raises PrivilegeError: if it cannot be read
+        None if its path is longer than the kernel shows (one page, d_path() in
+        fs/d_path.c). FileNotFoundError if it has been closed.
         """
         try:
             return os.readlink(self.path)
@@ -91,10 +85,7 @@ def processes() -> list[str]:
 
 
 def of_process(pid: str) -> Iterator[Descriptor]:
-    """The open files of all threads of a process.
-
-    :raises PrivilegeError: if they cannot be read
-    """
+    """The open files of all threads of a process."""
     try:
         for task in _tables(pid):
             # The process, or the thread, may end meanwhile.
@@ -106,22 +97,19 @@ def of_process(pid: str) -> Iterator[Descriptor]:
         raise _unreadable(f'{sysfs.PROC}/{pid}/fd') from err
 
 
-def _unreadable(path: str) -> exception.PrivilegeError:
+def _unreadable(path: str, how: str = 'open') -> exception.PrivilegeError:
     """The error for open files that this process may not see: ptrace(2)."""
     return exception.PrivilegeError(
         reason=f'{path} cannot be read, so it is unknown who has a device '
-        'open; "os-acc doctor" says what the privileged daemon lacks'
+        f'{how}; "os-acc doctor" says what the privileged daemon lacks'
     )
 
 
 def maps_of(pid: str) -> str:
     """The text of /proc/PID/maps, which all threads of a process share.
 
-    That of the main thread is empty once it has ended.
-
-    :returns: an empty text for a process that has ended, and for a thread of
-        the kernel
-    :raises PrivilegeError: if it cannot be read
+    That of the main thread is empty once it has ended. The text is empty for a
+    process that has ended, and for a thread of the kernel.
     """
     own = f'{sysfs.PROC}/{pid}'
     tasks = [f'{own}/task/{tid}' for tid in sysfs.names(f'{own}/task')]
@@ -132,21 +120,14 @@ def maps_of(pid: str) -> str:
         except (FileNotFoundError, ProcessLookupError):
             continue
         except PermissionError as err:
-            raise exception.PrivilegeError(
-                reason=f'{task}/maps cannot be read, so it is unknown who has '
-                'a device mapped; "os-acc doctor" says what the privileged '
-                'daemon lacks'
-            ) from err
+            raise _unreadable(f'{task}/maps', 'mapped') from err
         if text:
             return text
     return ''
 
 
 def _tables(pid: str) -> list[str]:
-    """The tasks of a process whose tables of file descriptors differ.
-
-    :returns: the directory of each in /proc
-    """
+    """The directories in /proc of a process's tasks whose tables differ."""
     own = f'{sysfs.PROC}/{pid}'
     tids = [tid for tid in sysfs.names(f'{own}/task') if tid != pid]
     if not tids:
@@ -194,14 +175,10 @@ def _compare(one: str, other: str) -> int:
     return result
 
 
-# What /proc/PID/stat says of a process.
-
-
 def state_and_start(stat: str) -> tuple[str, str]:
-    """Read the state and the start time of a process: proc(5), /proc/PID/stat.
+    """The state, a letter, and the start, in ticks since the boot: proc(5).
 
-    :param stat: the text of the file
-    :returns: a letter, and clock ticks since the boot
+    :param stat: the text of /proc/PID/stat
     """
     # The name of the program, in parentheses, may have any character.
     fields = stat.rpartition(')')[2].split()

@@ -23,9 +23,10 @@ _CONTROLLER = 'devices'
 def of_task(task: str) -> str:
     """The control group of a process or thread, with its hierarchy.
 
-    :param task: its directory in /proc
-    :returns: such as 'devices:/machine/libpod-1b4e28ba'; empty for a root
-        group, and if the task has ended
+    Such as 'devices:/machine/libpod-1b4e28ba'; empty for a root group, and if
+    the task has ended.
+
+    :param task: its directory in /proc, as for all functions here
     """
     found = _groups(task)
     for controllers in (_CONTROLLER, ''):
@@ -41,9 +42,6 @@ def allowed(
 
     A group that allows all devices, or all of a type, names none of them. Its
     processes may be those of the host, or of a privileged container.
-
-    :param task: the directory of a process or thread in /proc
-    :raises PrivilegeError: if the list of the group cannot be read
     """
     rules = _rules(task) or []
     return [each for each in numbers if any(_names(x, each) for x in rules)]
@@ -52,8 +50,7 @@ def allowed(
 def names_devices(task: str) -> bool:
     """Whether a control group allows some devices only, or none.
 
-    :returns: False also with cgroup v2, where it is unknown
-    :raises PrivilegeError: as allowed()
+    False also with cgroup v2, where it is unknown.
     """
     rules = _rules(task)
     return rules is not None and all(kind != 'a' for kind, *_ in rules)

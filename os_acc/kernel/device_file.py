@@ -28,18 +28,16 @@ _STATX_TYPE = 0x1
 _STATX_SIZE = 256
 _STATX_FIELDS = struct.Struct('=28xH98xII')
 
-_KINDS = {stat.S_IFCHR: 'c', stat.S_IFBLK: 'b'}
+#: By the type of a file: as Number.kind.
+KINDS = {stat.S_IFCHR: 'c', stat.S_IFBLK: 'b'}
 
 _LIBC = ctypes.CDLL(None)
 
 
 class Number(NamedTuple):
-    """A device number.
+    """A device number."""
 
-    :ivar kind: 'c' for a character device, 'b' for a block device
-    """
-
-    kind: str
+    kind: str  # 'c' for a character device, 'b' for a block device
     major: int
     minor: int
 
@@ -51,23 +49,17 @@ NO_DEVICE = Number('c', 0, 0)
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFile:
-    """A device file of this host.
-
-    :ivar path: its path in the host's /dev, such as /dev/vfio/12
-    """
+    """A device file of this host, such as /dev/vfio/12."""
 
     path: str
     number: Number
 
 
 def read(path: str, directory: str, kind: str = 'c') -> DeviceFile | None:
-    """Read the number of a device file from sysfs.
+    """Read the number of a device file from sysfs; None: the device is gone.
 
-    :param path: the path of the device file; it need not exist in this /dev
-    :param directory: the device's directory in sysfs, which contains the file
-        dev
-    :param kind: as Number.kind
-    :returns: None if the device is gone
+    :param path: of the device file; it need not exist in this /dev
+    :param directory: the device's, with the file dev
     """
     text = sysfs.read(f'{directory}/dev')
     return None if text is None else DeviceFile(path, parse(text, kind))
@@ -90,19 +82,16 @@ def parse(text: str, kind: str = 'c') -> Number:
 
 
 def number_of(path: str, follow: bool = True) -> Number | None:
-    """The device number of an existing file.
+    """The number of a device file; None: it is none, or cannot be read.
 
     This uses statx() and not stat(), because a stat() of a file on a network
     file system waits as long as its server does not answer.
-
-    :param follow: if the path is a link, take the file that it stands for
-    :returns: None if it is not a device file, or cannot be read
     """
     found = _statx(path, follow)
     if found is None:
         return None
     mode, major, minor = _STATX_FIELDS.unpack_from(found)
-    kind = _KINDS.get(stat.S_IFMT(mode))
+    kind = KINDS.get(stat.S_IFMT(mode))
     return None if kind is None else Number(kind, major, minor)
 
 

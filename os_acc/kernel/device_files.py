@@ -16,7 +16,6 @@ import dataclasses
 import errno
 import glob
 import os
-import posixpath
 import re
 import stat
 from typing import NamedTuple
@@ -24,43 +23,30 @@ from typing import NamedTuple
 from os_acc import exception
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
+from os_acc.texts import forms
 
 DIRECTORY = '/dev'
 
 #: The bits of a mode that chmod(1) sets.
 PERMISSIONS = 0o7777
 
-_KINDS = {stat.S_IFCHR: 'c', stat.S_IFBLK: 'b'}
-
-# As objects.fields.DevicePath: no blanks, quotes or backslashes, ASCII only.
-_PATH = re.compile(r'/dev(/[^\x00-\x20\x7f-\uffff"\\/]+)+')
-_LONGEST = 4096
-
 _DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Status(NamedTuple):
-    """What fstat(2) says of a file.
+    """What fstat(2) says of a file."""
 
-    :ivar number: None if it is not a device file
-    :ivar mode: the permissions only
-    :ivar inode: a different file at the same path has a different one
-    """
-
-    number: device_file.Number | None
+    number: device_file.Number | None  # None if it is not a device file
     uid: int
     gid: int
-    mode: int
-    inode: int
+    mode: int  # the permissions only
+    inode: int  # a different file at the same path has a different one
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A device file as it was when it was looked at.
-
-    :ivar path: below /dev, without links
-    """
+    """A device file, below /dev and without links, as it was looked at."""
 
     path: str
     number: device_file.Number
@@ -76,16 +62,8 @@ class Node:
 
 
 def check_path(path: str) -> str:
-    """Check that a text is a path below /dev in its normal form.
-
-    :raises InvalidRequest: if it is not
-    """
-    if (
-        isinstance(path, str)
-        and len(path) <= _LONGEST
-        and _PATH.fullmatch(path)
-        and posixpath.normpath(path) == path
-    ):
+    """Check that a text is a path below /dev in its normal form."""
+    if _is_below(path):
         return path
     raise exception.InvalidRequest(
         subject='device file',
@@ -94,6 +72,10 @@ def check_path(path: str) -> str:
         expected='a path below /dev without ".", "..", blanks, quotes or '
         'backslashes',
     )
+
+
+def _is_below(path: object) -> bool:
+    return forms.is_device_path(path) and str(path).startswith(f'{DIRECTORY}/')
 
 
 def real_path(path: str) -> str:
@@ -109,31 +91,30 @@ def shown(path: str) -> str:
 def resolve(path: str) -> str | None:
     """Follow the links of a path, such as /dev/dri/by-path/...-render.
 
-    :returns: the path without links; None if there is no such file, or it is
-        outside /dev
+    None: there is no such file, or it is outside /dev.
     """
     top = os.path.realpath(sysfs.DEV)
     found = os.path.realpath(real_path(path))
     if not found.startswith(f'{top}/') or not os.path.lexists(found):
         return None
     there = DIRECTORY + found.removeprefix(top)
-    return there if _PATH.fullmatch(there) else None
+    return there if _is_below(there) else None
 
 
 def expand(pattern: str) -> list[str]:
     """Find the files that a glob names, links resolved, sorted by name.
 
     A link does not count in a directory that other users than root can write
-    in, such as /dev/shm: they could name any device by it.
+    in, such as /dev/shm: they could name any device by it. The files found
+    need not be device files.
 
     :param pattern: a path below /dev with ``*``, ``?`` and ``[...]``
-    :returns: paths without links, each once; they need not be device files
     """
     wanted = glob.escape(sysfs.DEV) + pattern.removeprefix(DIRECTORY)
     found = []
     for each in sorted(glob.glob(wanted), key=_natural):
         path = DIRECTORY + each.removeprefix(sysfs.DEV)
-        if not _PATH.fullmatch(path):
+        if not _is_below(path):
             continue
         there = resolve(path)
         if there is not None and (
@@ -174,12 +155,9 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def opened(path: str) -> Iterator[int]:
     """Open a file below /dev with O_PATH: it can be examined, not used.
 
-    The directories above it are opened one by one, and none may be a link.
-
-    :returns: a file descriptor; if the file is a link, that of the link
-    :raises FileNotFoundError: if there is no such file
-    :raises DeviceError: if a directory above it is a link, or users other than
-        root can write in it
+    The directories above it are opened one by one. None may be a link, and no
+    user other than root may write in one. If the file is a link, the file
+    descriptor is that of the link.
     """
     *directories, name = (
         check_path(path).removeprefix(f'{DIRECTORY}/').split('/')
@@ -218,26 +196,15 @@ def _opened(
 def status(fd: int) -> Status:
     """Examine a file that opened() has opened."""
     found = os.fstat(fd)
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode))
-    number = None
-    if kind is not None:
-        number = device_file.Number(
-            kind, os.major(found.st_rdev), os.minor(found.st_rdev)
-        )
-    return Status(
-        number,
-        found.st_uid,
-        found.st_gid,
-        found.st_mode & PERMISSIONS,
-        found.st_ino,
-    )
+    kind = device_file.KINDS.get(stat.S_IFMT(found.st_mode))
+    major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
+    number = device_file.Number(kind, major, minor) if kind else None
+    mode = found.st_mode & PERMISSIONS
+    return Status(number, found.st_uid, found.st_gid, mode, found.st_ino)
 
 
 def node_of(path: str, fd: int) -> Node:
-    """Examine a device file that opened() has opened.
-
-    :raises DeviceNotFound: if it is not a device file
-    """
+    """Examine a device file that opened() has opened."""
     found = status(fd)
     if found.number is None:
         raise exception.DeviceNotFound(
@@ -247,10 +214,7 @@ def node_of(path: str, fd: int) -> Node:
 
 
 def look(path: str) -> Node | None:
-    """Look at a device file.
-
-    :returns: None if there is no such file, or it is not a device file
-    """
+    """Look at a device file; None: there is none, or it is another file."""
     try:
         with opened(path) as fd:
             return node_of(path, fd)
@@ -259,11 +223,7 @@ def look(path: str) -> Node | None:
 
 
 def get(path: str) -> Node:
-    """Look at a device file. See look().
-
-    :raises DeviceNotFound: if there is no such file, or it is not a device
-        file
-    """
+    """Look at a device file that must be there."""
     found = look(path)
     if found is None:
         raise exception.DeviceNotFound(

@@ -24,49 +24,38 @@ DRIVER = 'dfl-pci'
 
 @dataclasses.dataclass(frozen=True)
 class Port:
-    """A port that the PF or a VF has. The kernel hides a released port.
-
-    :ivar path: its directory in sysfs
-    :ivar number: its number on the card; None if the port has no driver. In
-        Linux 6.1, that is so after the port was given back to the PF
-    :ivar afu_id: the id of its accelerator function, 32 hex digits; None if
-        the port is in reset, has no driver or is being programmed
-    :ivar in_reset: whether the port is in reset, or is being programmed. After
-        a failed programming, Linux 6.1 leaves the port in reset. Later
-        programming seems to succeed, and the port stays in reset
-    """
+    """A port that the PF or a VF has. The kernel hides a released port."""
 
     path: str
+    # its number on the card; None if the port has no driver. In Linux 6.1,
+    # that is so after the port was given back to the PF
     number: int | None
+    # the id of its accelerator function, 32 hex digits; None if the port is in
+    # reset, has no driver or is being programmed
     afu_id: str | None
+    # whether the port is in reset, or is being programmed. After a failed
+    # programming, Linux 6.1 leaves the port in reset. Later programming seems
+    # to succeed, and the port stays in reset
     in_reset: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The management engine of a card, and the ports that its PF has.
-
-    :ivar address: the address of the PF
-    :ivar fme: the directory of the management engine in sysfs
-    :ivar number_of_ports: how many ports the card has, released ones included
-    :ivar ports: those that the PF has, in the order of their directories
-    :ivar interface_id: the id of the interface between the card's static
-        region and its ports, 32 hex digits. An image must be built for it.
-        None if the kernel does not show it
-    """
+    """The management engine of a card, and the ports that its PF has."""
 
     address: str
-    fme: str
-    number_of_ports: int
+    fme: str  # the directory of the management engine in sysfs
+    number_of_ports: int  # how many ports the card has, released ones included
+    # those that the PF has, in the order of their directories
     ports: tuple[Port, ...]
+    # the id of the interface between the card's static region and its ports,
+    # 32 hex digits. An image must be built for it. None if the kernel does not
+    # show it
     interface_id: str | None
 
     def port(self, number: int) -> Port | None:
         """Return a port that the PF has; None if it is released."""
-        for each in self.ports:
-            if each.number == number:
-                return each
-        return None
+        return next((x for x in self.ports if x.number == number), None)
 
     @property
     def released(self) -> tuple[int, ...]:
@@ -77,11 +66,8 @@ class Card:
         there = {each.number for each in self.ports}
         if None in there:
             return ()
-        return tuple(
-            number
-            for number in range(self.number_of_ports)
-            if number not in there
-        )
+        every = range(self.number_of_ports)
+        return tuple(number for number in every if number not in there)
 
     @property
     def node(self) -> str:
@@ -93,11 +79,7 @@ class Card:
 
 
 def find(address: str) -> Card | None:
-    """Find the card that a PF belongs to.
-
-    :returns: None if the PF is not bound to dfl-pci, or has no management
-        engine
-    """
+    """Find the card of a PF; None: dfl-pci has made no FME for it."""
     for region in _below(pci.directory(address), 'fpga_region', 'region'):
         for name in sysfs.names(region):
             if name.startswith('dfl-fme.'):
@@ -128,16 +110,13 @@ def _card(address: str, region: str, fme: str) -> Card:
 
 def _port(path: str) -> Port:
     number = sysfs.read_int(f'{path}/id')
-    in_reset = False
-    afu_id = None
     try:
-        afu_id = sysfs.read(f'{path}/afu_id')
+        return Port(path, number, sysfs.read(f'{path}/afu_id'), False)
     except OSError as err:
         # afu_id_show() in drivers/fpga/dfl-afu-main.c
         if err.errno != errno.EBUSY:
             raise
-        in_reset = True
-    return Port(path, number, afu_id, in_reset)
+        return Port(path, number, None, True)
 
 
 def _below(path: str, directory: str, prefix: str) -> list[str]:

@@ -43,24 +43,18 @@ _LONGEST = 160
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a device is.
+    """Where a device is."""
 
-    :ivar name: identifies the device on this host, also after a reboot; in
-        lower case
-    :ivar directory: its directory in sysfs; None: the kernel shows none
-    :ivar subsystem: such as drm or tty; empty if unknown
-    :ivar functions: the addresses of the PCI functions behind it, sorted; a
-        VFIO group can have several, and so can an NVMe namespace
-    :ivar mdevs: the UUIDs of the mediated devices behind it
-    :ivar partition: mode and number of the partition of an AMD GPU, such as
-        cpx=3; empty: it can be one, and is none now; None: neither
-    """
-
-    name: str
+    name: str  # identifies the device on this host, also after a reboot
+    # its directory in sysfs; None: the kernel shows none
     directory: str | None = None
-    subsystem: str = ''
+    subsystem: str = ''  # such as drm or tty; empty if unknown
+    # the addresses of the PCI functions behind it, sorted; a VFIO group can
+    # have several, and so can an NVMe namespace
     functions: tuple[str, ...] = ()
-    mdevs: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()  # the UUIDs of the mediated devices behind it
+    # mode and number of the partition of an AMD GPU, such as cpx=3; empty: it
+    # can be one, and is none now; None: neither
     partition: str | None = None
 
     @property
@@ -83,9 +77,9 @@ def of(number: device_file.Number) -> Place:
         f'{sysfs.SYS}/dev/{_CLASSES[number.kind]}/'
         f'{number.major}:{number.minor}'
     )
-    if sysfs.target(link) is None:
-        return _without_directory(number)
     directory = sysfs.place(link)
+    if directory == link:  # there is none
+        return _without_directory(number)
     subsystem = sysfs.link(f'{directory}/subsystem') or ''
     if _GROUP in directory:
         return _of_group(directory, subsystem)
@@ -122,10 +116,7 @@ def _parts(directory: str) -> list[str]:
 def _name_of_directory(
     directory: str, partition: amd_partitions.Partition | None
 ) -> str:
-    """Name a device by its directory in sysfs.
-
-    :param partition: as amd_partitions.of_directory()
-    """
+    """Name a device by its directory, and by the partition that it is."""
     parts = _parts(directory)
     if partition is not None and partition.card is not None:
         kept = len(_parts(partition.directory))
@@ -151,10 +142,8 @@ def device_directory(place: Place) -> str | None:
     A file of sg is that of the whole SCSI device, which has its disk or tape
     in the directories beside. The character device ng0n1 is the namespace
     nvme0n1 beside it (drivers/nvme/host/ioctl.c). All that is below the
-    directory is a part of the device, such as the partitions of a disk.
-
-    :returns: None if the kernel shows none, or the file is that of a VFIO
-        group, which has functions and no parts
+    directory is a part of the device, such as the partitions of a disk. A VFIO
+    group has functions and no parts: None.
     """
     if place.directory is None or _GROUP in place.directory:
         return None
@@ -198,11 +187,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Take the partition of an AMD GPU out of a name: see overlap().
-
-    :returns: the name of the whole GPU's file, and the mode of the partition;
-        None: it is no partition
-    """
+    """The name of a whole GPU's file, and the mode of a partition of it."""
     card, _, below = name.partition(SEPARATOR)
     partition, _, rest = below.partition(SEPARATOR)
     mode = amd_partitions.mode_in(partition) if pci.is_address(card) else None

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from os_acc.kernel import sysfs
 
@@ -26,13 +25,12 @@ _ON_DISKS = frozenset(
     {'ext2', 'ext3', 'ext4', 'xfs', 'btrfs', 'zfs', 'f2fs', 'bcachefs'}
     | {'jfs', 'reiserfs', 'nilfs2', 'vfat', 'exfat', 'ntfs', 'ntfs3'}
 )
-_ESCAPE = re.compile(r'\\([0-7]{3})')
 
 
 def type_of(path: str) -> str | None:
-    """The type of the file system of a path, which need not exist yet.
+    """The type of the file system of a path, such as ``tmpfs``.
 
-    :returns: such as ``tmpfs``; None if the kernel shows no mounts
+    The path need not exist yet. None: the kernel shows no mounts.
     """
     real = os.path.realpath(path)
     found, longest = None, -1
@@ -43,9 +41,7 @@ def type_of(path: str) -> str | None:
             fields = line.split()
             if '-' not in fields[6:-1]:
                 continue
-            # The kernel writes blanks and backslashes in octal digits.
-            place = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), fields[4])
-            inside = place.rstrip('/') + '/'
+            inside = sysfs.unescaped(fields[4]).rstrip('/') + '/'
             # Of two mounts on one directory, the later one hides the other.
             if f'{real}/'.startswith(inside) and len(inside) >= longest:
                 longest = len(inside)
@@ -60,9 +56,8 @@ LOCAL, VOLATILE, LAYERED, REMOTE = 'local', 'volatile', 'layered', 'remote'
 def nature(kind: str) -> str:
     """Say what a file system of a type means to the files on it.
 
-    :param kind: such as ``tmpfs``
-    :returns: VOLATILE: gone after a reboot; LAYERED: gone with the container;
-        REMOTE: on another host; LOCAL: none of these
+    VOLATILE: gone after a reboot; LAYERED: gone with the container; REMOTE: on
+    another host; LOCAL: none of these.
     """
     if kind in _VOLATILE:
         return VOLATILE
@@ -73,9 +68,5 @@ def nature(kind: str) -> str:
 
 
 def is_local(kind: str) -> bool:
-    """Whether files on a file system of a type are on one machine for sure.
-
-    :param kind: such as ``xfs``
-    :returns: False: other machines may have the same files
-    """
+    """Whether no other machine can have the files on a type of file system."""
     return kind in _ON_DISKS or nature(kind) in (VOLATILE, LAYERED)

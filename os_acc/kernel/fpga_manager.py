@@ -8,7 +8,6 @@ An FPGA manager shows its name, state and status in /sys/class/fpga_manager
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import dataclasses
 import os
 
@@ -25,18 +24,13 @@ _MANAGERS = 'class/fpga_manager'
 
 @dataclasses.dataclass(frozen=True)
 class Manager:
-    """An FPGA manager.
-
-    :ivar name: such as fpga0
-    :ivar title: the name that its driver gives it
-    :ivar state: one of the kernel's states, such as OPERATING or 'write error'
-    :ivar status: what is wrong, as its driver says; empty if nothing
-    """
+    """An FPGA manager, such as fpga0."""
 
     name: str
-    title: str
+    title: str  # the name that its driver gives it
+    # one of the kernel's states, such as OPERATING or 'write error'
     state: str
-    status: str
+    status: str  # what is wrong, as its driver says; empty if nothing
 
     @property
     def line(self) -> str:
@@ -47,22 +41,24 @@ class Manager:
 
 def managers(function: pci.Function) -> list[Manager]:
     """The FPGA managers of the chip that a function belongs to."""
-    return [
-        Manager(
-            name=name,
-            title=_read(f'{directory}/name') or 'unnamed',
-            state=_read(f'{directory}/state') or 'unknown',
-            status=', '.join(_read(f'{directory}/status').splitlines()),
-        )
-        for name, directory in _directories(function)
-    ]
+    tops = tuple(
+        os.path.realpath(pci.directory(each)) + '/'
+        for each in chips.of(function).parents
+    )
+    read = sysfs.read_if_possible
+    found = []
+    for name in sysfs.names(f'{sysfs.SYS}/{_MANAGERS}'):
+        path = f'{sysfs.SYS}/{_MANAGERS}/{name}'
+        if os.path.realpath(path).startswith(tops):
+            title = read(f'{path}/name') or 'unnamed'
+            state = read(f'{path}/state') or 'unknown'
+            status = ', '.join(read(f'{path}/status').splitlines())
+            found.append(Manager(name, title, state, status))
+    return found
 
 
 def the_manager(function: pci.Function) -> Manager:
-    """The FPGA manager of a chip.
-
-    :raises DeviceError: if it has none, or several
-    """
+    """The FPGA manager of a chip, which must have one."""
     found = managers(function)
     if len(found) != 1:
         names = ', '.join(each.name for each in found) or 'none'
@@ -72,26 +68,3 @@ def the_manager(function: pci.Function) -> Manager:
             f'{sysfs.SYS}/{_MANAGERS}, found {names}',
         )
     return found[0]
-
-
-def _directories(function: pci.Function) -> Iterator[tuple[str, str]]:
-    """The managers that are below the functions of a chip.
-
-    :returns: the name and the directory of each
-    """
-    tops = [
-        os.path.realpath(pci.directory(each)) + '/'
-        for each in chips.of(function).parents
-    ]
-    for name in sysfs.names(f'{sysfs.SYS}/{_MANAGERS}'):
-        directory = f'{sysfs.SYS}/{_MANAGERS}/{name}'
-        if os.path.realpath(directory).startswith(tuple(tops)):
-            yield name, directory
-
-
-def _read(path: str) -> str:
-    """Read an attribute; '' if it cannot be read."""
-    try:
-        return sysfs.read(path) or ''
-    except OSError:
-        return ''

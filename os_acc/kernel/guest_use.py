@@ -14,7 +14,7 @@ from os_acc.kernel import vfio
 
 
 def seems_open(function: pci.Function) -> bool:
-    """Whether a guest seems to have a function open through VFIO.
+    """Whether a guest seems to have a function open; False also if unknown.
 
     vfio-pci suspends a function while nobody has it open, and resumes it when
     it is opened (vfio_pci_core_register_device() and vfio_pci_core_enable() in
@@ -22,8 +22,6 @@ def seems_open(function: pci.Function) -> bool:
     shows nothing if the module's option disable_idle_d3 is set, or if the
     administrator has turned runtime power management off for the function
     (power/control).
-
-    :returns: False if it is not open, or if that is unknown
     """
     if not vfio.is_bound(function):
         return False

@@ -46,7 +46,7 @@ _OTHER_PERIPHERAL = 0x0880
 
 # The secure processor of AMD's CPUs (PSP, CCP), which the firmware and KVM
 # need: drivers/crypto/ccp in the kernel. Class 10, encryption.
-_AMD, _CLASS_ENCRYPTION = '1022', 0x10
+_SECURE_PROCESSOR = (0x10, '1022')
 
 
 def what(function: pci.Function) -> str | None:
@@ -54,24 +54,12 @@ def what(function: pci.Function) -> str | None:
     sub_class = function.pci_class >> 8
     if sub_class in _PARTS:
         return _PARTS[sub_class]
-    if is_console(function):
+    if function.base_class == pci.CLASS_DISPLAY and _CONSOLES.fullmatch(
+        function.ids
+    ):
         return 'the display of a management controller'
-    if is_secure_processor(function):
+    if (function.base_class, function.vendor_id) == _SECURE_PROCESSOR:
         return "AMD's secure processor"
     if sub_class == _OTHER_PERIPHERAL:
         return None
     return _PARTS_BY_BASE_CLASS.get(function.base_class)
-
-
-def is_console(function: pci.Function) -> bool:
-    """Whether it is the display of a BMC or of an emulated machine."""
-    return function.base_class == pci.CLASS_DISPLAY and bool(
-        _CONSOLES.fullmatch(function.ids)
-    )
-
-
-def is_secure_processor(function: pci.Function) -> bool:
-    """Whether it is the secure processor of an AMD CPU."""
-    return (
-        function.base_class == _CLASS_ENCRYPTION and function.vendor_id == _AMD
-    )

@@ -80,30 +80,20 @@ _STATUS = {
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A work queue as it was when it was read.
-
-    :ivar path: its directory in sysfs, the last component is such as wq0.1
-    :ivar number: its number on the device
-    :ivar state: ENABLED or DISABLED
-    :ivar kind: NONE, USER or kernel
-    :ivar group: the number of its group, or NO_GROUP
-    :ivar label: its file ``name``; empty: none
-    :ivar clients: how many times it is open
-    :ivar minor: of its device file; None: it has none
-    """
+    """A work queue as it was when it was read."""
 
     path: str
-    number: int
-    state: str
-    kind: str
+    number: int  # its number on the device
+    state: str  # ENABLED or DISABLED
+    kind: str  # NONE, USER or kernel
     mode: str
     size: int
-    group: int
+    group: int  # the number of its group, or NO_GROUP
     threshold: int
-    label: str
+    label: str  # its file ``name``; empty: none
     driver: str | None
-    clients: int
-    minor: int | None
+    clients: int  # how many times it is open
+    minor: int | None  # of its device file; None: it has none
 
     @property
     def name(self) -> str:
@@ -121,30 +111,20 @@ class Queue:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A device as it was when it was read.
+    """A device as it was when it was read."""
 
-    :ivar address: of its PCI function
-    :ivar path: its directory in sysfs, the last component is such as dsa0
-    :ivar kind: dsa or iax
-    :ivar state: ENABLED, DISABLED or halted
-    :ivar pasid_enabled: whether each process can have addresses of its own
-    :ivar max_size: how many entries all work queues have together
-    :ivar major: of the device files
-    :ivar engines: the group of each engine, by its number
-    """
-
-    address: str
+    address: str  # of its PCI function
     path: str
-    kind: str
-    state: str
+    kind: str  # dsa or iax
+    state: str  # ENABLED, DISABLED or halted
     configurable: bool
-    pasid_enabled: bool
+    pasid_enabled: bool  # whether each process can have addresses of its own
     max_queues: int
-    max_size: int
+    max_size: int  # how many entries all work queues have together
     max_groups: int
-    major: int
+    major: int  # of the device files
     queues: tuple[Queue, ...]
-    engines: dict[int, int]
+    engines: dict[int, int]  # the group of each engine, by its number
 
     @property
     def name(self) -> str:
@@ -159,10 +139,7 @@ class Device:
         return next((q for q in self.queues if q.number == number), None)
 
     def file(self, queue: Queue) -> device_file.DeviceFile | None:
-        """The device file of a work queue; None if it has none.
-
-        The kernel names it dsa/wq0.1 or iax/wq1.0: cdev.c.
-        """
+        """The device file of a work queue, such as iax/wq1.0 (cdev.c)."""
         if queue.minor is None:
             return None
         return device_file.DeviceFile(
@@ -179,11 +156,7 @@ class Device:
 
 
 def find(address: str) -> Device | None:
-    """Read the device of a PCI function.
-
-    :returns: None if the function has none, as when idxd is not bound to it
-    :raises DeviceError: if it cannot be read
-    """
+    """Read the device of a PCI function; None if idxd is not bound to it."""
     path = pci.directory(address)
     for name in sysfs.folders(path):
         if match := _DEVICE.fullmatch(name):
@@ -198,10 +171,9 @@ def find(address: str) -> Device | None:
 
 
 def queue_at(directory: str) -> tuple[str, Queue] | None:
-    """Find the work queue whose device file has a directory in sysfs.
+    """Find the function and the work queue whose file has a directory.
 
     :param directory: such as .../0000:6a:01.0/dsa0/wq0.1/dsa!wq0.1
-    :returns: the PCI address, and the work queue; None if it is another file
     """
     match = _CDEV.fullmatch(directory)
     if match is None or not pci.is_address(match[1]):
@@ -267,10 +239,7 @@ def _number(path: str, default: int) -> int:
 
 
 def bus_directory(driver: str) -> str:
-    """The directory of the driver that enables a device or a work queue.
-
-    :param driver: idxd for devices, user for work queues
-    """
+    """The directory of a driver: idxd enables devices, user work queues."""
     directory = f'{sysfs.SYS}/bus/dsa/drivers'
     if os.path.isdir(f'{directory}/{driver}'):
         return f'{directory}/{driver}'

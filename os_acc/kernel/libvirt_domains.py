@@ -10,13 +10,13 @@ import json
 import os
 import re
 from typing import Any
-import uuid
 
 from lxml import etree
 
 from os_acc.kernel import pci_address
 from os_acc.kernel import sysfs
 from os_acc.refusals import refusals
+from os_acc.texts import forms
 
 # Where libvirt keeps the state of its domains: stateDir, src/qemu/qemu_conf.c.
 STATE_DIRECTORY = '/run/libvirt/qemu'
@@ -24,16 +24,13 @@ STATE_DIRECTORY = '/run/libvirt/qemu'
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """A domain that is starting or running.
-
-    :ivar pid: of its QEMU, in decimal digits
-    :ivar devices: its host devices that need VFIO: PCI addresses, and UUIDs of
-        mediated devices
-    """
+    """A domain that is starting or running."""
 
     name: str | None
     uuid: str | None
-    pid: str | None
+    pid: str | None  # of its QEMU, in decimal digits
+    # its host devices that need VFIO: PCI addresses, and UUIDs of mediated
+    # devices
     devices: list[str]
 
 
@@ -48,13 +45,12 @@ def running() -> Iterator[Domain]:
             continue
         domain = root.find('domain')
         if domain is not None:
-            found = (_device(each) for each in _host_addresses(domain))
             yield Domain(
                 domain.findtext('name'),
                 domain.findtext('uuid'),
                 root.get('pid'),
                 [
-                    *(device for device in found if device is not None),
+                    *filter(None, map(_device, _host_addresses(domain))),
                     *devices(domain),
                 ],
             )
@@ -65,8 +61,6 @@ def users_of(
 ) -> list[str]:
     """Find the domains that are starting or running and have a device.
 
-    :param pci_address: of the device; None if it is not a PCI function
-    :param mdev_uuid: of the device; None if it is not a mediated device
     :param except_uuid: UUID of the domain that is allowed to have it
     :returns: a clause for each, such as 'libvirt domain web has it'
     """
@@ -103,12 +97,6 @@ def _device(address: etree._Element) -> str | None:
     return pci_address.join(*parts)
 
 
-# Which host devices a libvirt domain gives to QEMU by <qemu:commandline>.
-#
-# libvirt does not know them: https://libvirt.org/drvqemu.html, "Pass-through
-# of arbitrary QEMU commands".
-
-
 _ARGUMENT = '{http://libvirt.org/schemas/domain/qemu/1.0}arg'
 
 # The domain may be left out, and zeros too: set_pci_host_devaddr() in QEMU's
@@ -119,10 +107,10 @@ _ADDRESS = re.compile(
 
 
 def devices(domain: etree._Element) -> Iterator[str]:
-    """Yield the PCI addresses and the UUIDs of mediated devices.
+    """The PCI addresses and UUIDs of mdevs in <qemu:commandline>.
 
-    :param domain: the <domain>
-    :returns: in the form of a handle, such as '0000:3b:00.0'
+    libvirt does not know these host devices: https://libvirt.org/drvqemu.html,
+    "Pass-through of arbitrary QEMU commands".
     """
     for argument in domain.iter(_ARGUMENT):
         for key, value in _properties(argument.get('value', '')):
@@ -130,22 +118,18 @@ def devices(domain: etree._Element) -> Iterator[str]:
                 yield address
             elif key == 'sysfsdev':
                 name = os.path.basename(value.rstrip('/'))
-                if found := _address(name) or _uuid(name):
+                if found := _address(name) or forms.uuid(name):
                     yield found
 
 
 def _properties(text: str) -> list[tuple[str, str]]:
-    """The properties of a -device, in QEMU's own form or in JSON.
-
-    :returns: empty unless it is a VFIO device, such as vfio-pci-nohotplug
-    """
+    """The properties of a VFIO -device, in QEMU's own form or in JSON."""
     found: list[tuple[str, Any]]
     if text.startswith('{'):
         try:
-            read = json.loads(text)
+            found = list(json.loads(text).items())
         except (ValueError, RecursionError):
             return []
-        found = list(read.items())
     else:
         # Two commas stand for one in a value.
         text = text.replace(',,', '\0')
@@ -165,10 +149,3 @@ def _address(text: str) -> str | None:
     if match is None:
         return None
     return pci_address.join(*(int(part or '0', 16) for part in match.groups()))
-
-
-def _uuid(text: str) -> str | None:
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        return None

@@ -10,14 +10,10 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import re
-import uuid as uuid_module
 
 from os_acc import exception
 from os_acc.kernel import sysfs
-
-# A PCI address, or a name such as mtty, matrix, 0.0.0033.
-_NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
+from os_acc.texts import forms
 
 #: What drivers answer if no more devices can be made.
 EXHAUSTED = (errno.EUSERS, errno.ENOSPC)
@@ -33,11 +29,8 @@ class Mdev:
 
 
 def check_name(value: str, field: str) -> str:
-    """Check the name of a device or type.
-
-    :raises InvalidRequest: if the text cannot be such a name
-    """
-    if not _NAME.fullmatch(value) or '..' in value:
+    """Check a name: a PCI address, a type, or such as mtty or 0.0.0033."""
+    if not forms.is_name(value) or '..' in value:
         raise exception.InvalidRequest(
             subject='mediated device',
             field=field,
@@ -52,11 +45,7 @@ def directory(uuid: str) -> str:
 
     :raises InvalidRequest: if the UUID is malformed
     """
-    try:
-        parsed = str(uuid_module.UUID(uuid))
-    except (ValueError, AttributeError, TypeError):
-        parsed = ''
-    if not parsed or parsed != uuid:
+    if not isinstance(uuid, str) or forms.uuid(uuid) != uuid:
         raise exception.InvalidRequest(
             subject='mediated device',
             field='uuid',
@@ -85,18 +74,15 @@ def devices() -> list[Mdev]:
 def find(uuid: str) -> Mdev | None:
     """Find a mediated device of this host; None if there is none."""
     path = directory(uuid)
-    kind = sysfs.link(f'{path}/mdev_type')
-    if kind is None:
-        return None
-    parent = os.path.basename(os.path.dirname(sysfs.place(path)))
+    kind, place = sysfs.link(f'{path}/mdev_type'), sysfs.target(path)
+    if kind is None or place is None:
+        return None  # there is none, or it is being removed
+    parent = os.path.basename(os.path.dirname(place))
     return Mdev(uuid=uuid, parent=parent, type=kind)
 
 
 def check_same(there: Mdev, wanted: Mdev) -> None:
-    """Check that a device is of the wanted type and parent.
-
-    :raises DeviceBusy: if it is not
-    """
+    """Check that a device is of the wanted type and parent."""
     if there != wanted:
         raise exception.DeviceBusy(
             device=f'mdev UUID {wanted.uuid}',
@@ -106,10 +92,7 @@ def check_same(there: Mdev, wanted: Mdev) -> None:
 
 
 def check_type(parent: str, kind: str) -> None:
-    """Check that a parent has a type.
-
-    :raises DeviceNotFound: if there is no such parent, or it lacks the type
-    """
+    """Check that a parent has a type."""
     found = sysfs.names(types_directory(parent))
     if kind not in found:
         raise exception.DeviceNotFound(

@@ -19,20 +19,18 @@ _NOT_NOW = (*mdev.EXHAUSTED, errno.EINVAL, errno.EBUSY, errno.EAGAIN)
 
 @dataclasses.dataclass(frozen=True)
 class Type:
-    """An mdev type of a parent.
-
-    :ivar available: how many more can be made; only a hint, because the types
-        of a parent share its capacity
-    :ivar maximum: how many a card can have, if the vendor's driver says so. It
-        matters for a parent that is a VF: each VF of the card shows that one
-        more can be made, until the card is full
-    """
+    """An mdev type of a parent."""
 
     parent: str
     name: str
     label: str
     device_api: str
+    # how many more can be made; only a hint, because the types of a parent
+    # share its capacity
     available: int
+    # how many a card can have, if the vendor's driver says so. It matters for
+    # a parent that is a VF: each VF of the card shows that one more can be
+    # made, until the card is full
     maximum: int | None = None
 
 
@@ -43,10 +41,8 @@ def parents() -> list[str]:
 
 def types(parent: str) -> list[Type]:
     """The mdev types of a parent; empty if the device is no parent."""
-    return [
-        _type(parent, name)
-        for name in sysfs.names(mdev.types_directory(parent))
-    ]
+    names = sysfs.names(mdev.types_directory(parent))
+    return [_type(parent, name) for name in names]
 
 
 def type_of(parent: str, kind: str) -> Type:
@@ -57,26 +53,19 @@ def type_of(parent: str, kind: str) -> Type:
 
 def _type(parent: str, name: str) -> Type:
     path = f'{mdev.types_directory(parent)}/{name}'
+    try:
+        available = sysfs.read_int(f'{path}/available_instances') or 0
+    except OSError as err:
+        if err.errno not in _NOT_NOW:
+            raise
+        available = 0
+    # NVIDIA's driver: 'num_heads=4, framebuffer=2048M, max_instance=24'.
+    match = _MAXIMUM.search(sysfs.read(f'{path}/description') or '')
     return Type(
         parent=parent,
         name=name,
         label=sysfs.read(f'{path}/name') or name,
         device_api=sysfs.read(f'{path}/device_api') or '',
-        available=_number(f'{path}/available_instances'),
-        maximum=_maximum(path),
+        available=available,
+        maximum=int(match[1]) if match else None,
     )
-
-
-def _maximum(path: str) -> int | None:
-    # NVIDIA's driver: 'num_heads=4, framebuffer=2048M, max_instance=24'.
-    match = _MAXIMUM.search(sysfs.read(f'{path}/description') or '')
-    return int(match[1]) if match else None
-
-
-def _number(path: str) -> int:
-    try:
-        return sysfs.read_int(path) or 0
-    except OSError as err:
-        if err.errno not in _NOT_NOW:
-            raise
-        return 0

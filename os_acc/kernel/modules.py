@@ -36,8 +36,6 @@ def vfio_driver(modalias: str) -> str:
     the functions that it supports (PCI_DRIVER_OVERRIDE_DEVICE_VFIO in
     include/linux/pci.h). The alias with the fewest wildcards wins, as in
     libvirt. The alias of vfio-pci itself matches every function.
-
-    :param modalias: of the function, ``pci:v...``
     """
     kind, _, ids = modalias.partition(':')
     best, least = VFIO_PCI, None
@@ -70,7 +68,7 @@ def same(name: str, other: str) -> bool:
 
 
 def _vfio_aliases() -> Sequence[tuple[str, str]]:
-    path = os.path.join(sysfs.LIB_MODULES, os.uname().release, 'modules.alias')
+    path = _list_of('modules.alias')
     try:
         changed = os.stat(path).st_mtime_ns
     except OSError:
@@ -99,22 +97,23 @@ def loaded_driver(module: str) -> str | None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether this kernel has a module, as a file or built in.
-
-    Reads modules.dep and modules.builtin, see depmod(8).
-    """
-    directory = os.path.join(sysfs.LIB_MODULES, os.uname().release)
+    """Whether this kernel has a module, as a file or built in: depmod(8)."""
     for name in ('modules.dep', 'modules.builtin'):
-        try:
-            with open(os.path.join(directory, name), encoding='utf-8') as file:
-                for line in file:
-                    path = line.partition(':')[0].strip()
-                    found = os.path.basename(path).partition('.ko')[0]
-                    if found and same(found, module):
-                        return True
-        except OSError:
-            continue
+        with (
+            contextlib.suppress(OSError),
+            open(_list_of(name), encoding='utf-8') as file,
+        ):
+            for line in file:
+                path = line.partition(':')[0].strip()
+                found = os.path.basename(path).partition('.ko')[0]
+                if found and same(found, module):
+                    return True
     return False
+
+
+def _list_of(name: str) -> str:
+    """The path of a list that depmod(8) makes for the running kernel."""
+    return os.path.join(sysfs.LIB_MODULES, os.uname().release, name)
 
 
 def is_on(module: str, option: str) -> bool:
@@ -148,15 +147,18 @@ def _configured(module: str, option: str) -> str | None:
 
 
 def _option_lines() -> Iterator[str]:
-    """The lines of modprobe's files with at least two words."""
-    for directory in MODPROBE_DIRECTORIES:
-        for name in sysfs.names(directory):
-            if not name.endswith('.conf'):
-                continue
-            path = os.path.join(directory, name)
-            # What cannot be read does not count as set.
-            with (
-                contextlib.suppress(OSError),
-                open(path, encoding='utf-8', errors='replace') as file,
-            ):
-                yield from (line for line in file if len(line.split()) > 1)
+    """The lines of modprobe's files with at least two words.
+
+    Of two files of one name, the later directory's counts. A backslash at the
+    end of a line joins the next one to it.
+    """
+    files = {
+        name: os.path.join(directory, name)
+        for directory in MODPROBE_DIRECTORIES
+        for name in sysfs.names(directory)
+        if name.endswith('.conf')
+    }
+    for _, path in sorted(files.items()):
+        # What cannot be read does not count as set.
+        text = sysfs.read_if_possible(path).replace('\\\n', '')
+        yield from (x for x in text.splitlines() if len(x.split()) > 1)

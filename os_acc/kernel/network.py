@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 
-
 """The network interfaces of SR-IOV NICs, as sysfs shows them.
 
 A PF's interface is where a VF's MAC address and VLAN are set. In switchdev
@@ -26,18 +25,12 @@ _REPRESENTOR = re.compile(r'(?:c\d+)?pf(\d+)(vf|sf)(\d+)')
 
 @dataclasses.dataclass(frozen=True)
 class VFPort:
-    """Where the settings of a VF are made.
-
-    :ivar pf: the address of the VF's PF
-    :ivar interface: the name of the PF's network interface
-    :ivar index: the number of this interface (ifindex)
-    :ivar number: the VF's number on its PF
-    """
+    """Where the settings of a VF are made."""
 
     pf: str
-    interface: str
-    index: int
-    number: int
+    interface: str  # the name of the PF's network interface
+    index: int  # the number of this interface (ifindex)
+    number: int  # the VF's number on its PF
 
 
 def is_vf(function: pci.Function) -> bool:
@@ -48,9 +41,8 @@ def is_vf(function: pci.Function) -> bool:
 def vf_port(function: pci.Function) -> VFPort:
     """Find where the settings of a NIC's VF are made.
 
-    :raises DeviceError: if the function is not a VF of a NIC, or its PF has
-        several ports, so that it is unclear which one the VF belongs to
-    :raises DeviceNotFound: if the PF has no network interface here
+    It is an error if the function is none, or if its PF has no interface here,
+    or several, so that it is unclear to which of its ports the VF belongs.
     """
     device = f'PCI function {function.address}'
     pf = function.physfn
@@ -90,14 +82,13 @@ def representor(function: pci.Function) -> str | None:
 
     As in os-vif, it is the interface in the same switch as the PF whose
     phys_port_name has the number of the PF's function and of the VF.
-
-    :returns: its name; None if there is none, as outside switchdev mode
     """
     pf = function.physfn
     if pf is None or not is_vf(function):
         return None
     number = vf_number(pf, function.address)
-    switches = {read(name, 'phys_switch_id') for name in _interfaces(pf)}
+    interfaces = sysfs.names(f'{pci.directory(pf)}/net')
+    switches = {read(name, 'phys_switch_id') for name in interfaces}
     switches -= {None, ''}
     if number is None or not switches:
         return None
@@ -111,13 +102,10 @@ def representor(function: pci.Function) -> str | None:
 
 
 def _pf_interface(pf: str) -> str | None:
-    """The network interface of a PF, without the representors of its VFs.
-
-    :raises DeviceError: if it has more than one
-    """
+    """The one network interface of a PF, without representors of its VFs."""
     found = [
         name
-        for name in _interfaces(pf)
+        for name in sysfs.names(f'{pci.directory(pf)}/net')
         if not _REPRESENTOR.fullmatch(read(name, 'phys_port_name') or '')
     ]
     if len(found) > 1:
@@ -130,23 +118,14 @@ def _pf_interface(pf: str) -> str | None:
     return found[0] if found else None
 
 
-def _interfaces(pf: str) -> list[str]:
-    return sysfs.names(f'{pci.directory(pf)}/net')
-
-
-def _directory(interface: str) -> str:
-    return f'{sysfs.SYS}/class/net/{interface}'
-
-
 def read(interface: str, name: str) -> str | None:
     """Read a file of an interface.
 
-    :returns: its text; None if the interface is gone or is just being removed,
-        or its driver does not have the file
-    :raises OSError: if it cannot be read for another reason
+    None: the interface is gone or is just being removed, or its driver does
+    not have the file.
     """
     try:
-        return sysfs.read(f'{_directory(interface)}/{name}')
+        return sysfs.read(f'{sysfs.SYS}/class/net/{interface}/{name}')
     except OSError as err:
         # What net/core/net-sysfs.c answers for a driver without it, and
         # EINVAL also for an interface that is being unregistered.

@@ -36,36 +36,25 @@ LIVE = 'live'
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Portal:
-    """Where a target can be reached.
+    """Where a target can be reached."""
 
-    :ivar address: an IP address, in its canonical form
-    :ivar transport: one of spec.nvme_of.TRANSPORTS
-    """
-
-    address: str
+    address: str  # an IP address, in its canonical form
     port: int
-    transport: str
+    transport: str  # one of spec.nvme_of.TRANSPORTS
 
 
 @dataclasses.dataclass(frozen=True)
 class Controller:
-    """A connection to a subsystem, or an NVMe controller of this host.
-
-    :ivar name: such as nvme3
-    :ivar transport: tcp, rdma, pcie, ...
-    :ivar nqn: of the subsystem
-    :ivar host_nqn: the host NQN that the connection uses; None: a local
-        controller, or a kernel that does not show it
-    :ivar portal: None: it has no IP address
-    :ivar state: such as live, connecting
-    """
+    """A connection to a subsystem, or an NVMe controller of this host."""
 
     name: str
-    transport: str | None
-    nqn: str | None
+    transport: str | None  # tcp, rdma, pcie, ...
+    nqn: str | None  # of the subsystem
+    # the host NQN that the connection uses; None: a local controller, or a
+    # kernel that does not show it
     host_nqn: str | None
-    portal: Portal | None
-    state: str | None
+    portal: Portal | None  # None: it has no IP address
+    state: str | None  # such as live, connecting
 
     @property
     def path(self) -> str:
@@ -80,11 +69,7 @@ class Controller:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block device of a namespace.
-
-    :ivar name: such as nvme1n1
-    :ivar path: its directory in sysfs
-    """
+    """A block device of a namespace, such as nvme1n1."""
 
     name: str
     path: str
@@ -98,7 +83,6 @@ class Block:
         return paths(self.path)
 
     def controllers(self) -> list[Controller]:
-        """The controllers by which the namespace can be reached."""
         return [_controller(name) for name in self.reached_by]
 
     def is_reachable(self) -> bool:
@@ -110,9 +94,7 @@ def paths(directory: str) -> list[str]:
     """The controllers by which a namespace with several paths is reached.
 
     :param directory: the directory in sysfs of its block device, of a
-        partition, or of its character device
-    :returns: their names, such as nvme0; empty if the directory is of no such
-        namespace
+        partition, or of its character device; for others, there are none
     """
     match = _IN_SUBSYSTEM.fullmatch(directory)
     if match is None:
@@ -130,20 +112,13 @@ def host_nqn(instance_uuid: str) -> str:
 
 
 def link(wwn: str) -> str:
-    """The link that udev makes for a namespace, for a handle.
-
-    See 60-persistent-storage.rules of systemd.
-    """
+    """The link of a namespace: systemd's 60-persistent-storage.rules."""
     return f'/dev/disk/by-id/nvme-{wwn}'
 
 
 def blocks(wwn: str) -> list[Block]:
     """The block devices of a namespace; none if it is not connected."""
-    return [
-        block
-        for block in all_blocks()
-        if sysfs.read(f'{block.path}/wwid') == wwn
-    ]
+    return [x for x in all_blocks() if sysfs.read(f'{x.path}/wwid') == wwn]
 
 
 def all_blocks() -> Iterator[Block]:
@@ -161,10 +136,7 @@ def blocks_of(controller: Controller) -> list[Block]:
 
 
 def controllers(nqn: str, host: str) -> list[Controller]:
-    """The connections to a subsystem that use a host NQN.
-
-    :param host: a host NQN
-    """
+    """The connections to a subsystem that use a host NQN."""
     return [
         each
         for each in all_controllers()
@@ -216,9 +188,7 @@ def _portal(text: str | None, transport: str | None) -> Portal | None:
     nvmf_get_address() in drivers/nvme/host/fabrics.c writes it.
     """
     parts = dict(
-        (part.split('=', 1) for part in text.split(',') if '=' in part)
-        if text
-        else ()
+        part.split('=', 1) for part in (text or '').split(',') if '=' in part
     )
     port = parts.get('trsvcid', '')
     if transport is None or not port.isdigit() or 'traddr' not in parts:

@@ -39,21 +39,25 @@ def users_of(
     """Find the other processes that have one of the given devices open.
 
     This compares device numbers, so it does not matter by which path a process
-    has opened the device, nor whether that path still exists.
+    has opened the device, nor whether that path still exists. A process that
+    has only mapped the file counts too.
 
     :param writers: whether to find only those that have opened it for writing
     :param places: the numbers of files that /dev no longer has, by what
         /proc/PID/maps shows for them: the result of place_of(), or a path
     :returns: a clause for each process, such as
-        'process 4711 (qemu) has /dev/vfio/12 open'; the path is that of the
-        given device file. A process that has only mapped the file counts too
+        'process 4711 (qemu) has /dev/vfio/12 open', with the given path
     :raises PrivilegeError: if not all processes of the host can be seen
     """
     check_all_seen()
     paths = {file.number: file.path for file in files}
     if not paths:
         return []
-    inodes = {**(places or {}), **_inodes(paths)}
+    inodes = dict(places or {})
+    for each, path in paths.items():
+        # A device that no /dev of this host shows cannot be compared.
+        if place := place_of(path):
+            inodes[place] = each
     found = []
     own = str(os.getpid())
     for pid in descriptors.processes():
@@ -65,18 +69,14 @@ def users_of(
         number = next((each for each in numbers if each in paths), None)
         if number is not None:
             name = sysfs.read(f'{sysfs.PROC}/{pid}/comm') or '?'
-            reason = refusals.PROCESS.reason(
-                pid=pid, name=name, path=paths[number]
-            )
+            path = paths[number]
+            reason = refusals.PROCESS.reason(pid=pid, name=name, path=path)
             found.append(reason.text)
     return found
 
 
 def check_all_seen() -> None:
-    """Check that this process sees all processes of the host.
-
-    :raises PrivilegeError: if it runs in a PID namespace of its own
-    """
+    """Check that this process sees all processes of the host."""
     seen = sysfs.link(f'{sysfs.PROC}/self/ns/pid')
     if seen not in (None, _HOST_PID_NAMESPACE):
         raise exception.PrivilegeError(
@@ -87,10 +87,7 @@ def check_all_seen() -> None:
 
 
 def device_files(path: str) -> list[device_file.DeviceFile]:
-    """The character devices of a device, such as /dev/uio0.
-
-    :param path: the device's directory in sysfs
-    """
+    """The character devices, such as /dev/uio0, of a device's directory."""
     directory, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
     found = []
     for number in sysfs.names(directory):
@@ -131,10 +128,7 @@ def nvidia_files(address: str) -> list[device_file.DeviceFile]:
 def open_devices(
     pid: str, writers: bool = False
 ) -> Iterator[device_file.Number]:
-    """The numbers of the devices that a process has open.
-
-    :param writers: whether to give only those that it has opened for writing
-    """
+    """The devices that a process has open, or that it has open to write."""
     for each in descriptors.of_process(pid):
         with contextlib.suppress(FileNotFoundError):
             # Only a path is in a file system. Sockets, pipes and the like read
@@ -157,22 +151,10 @@ def _only_reads(descriptor: descriptors.Descriptor) -> bool:
     return False
 
 
-def _inodes(
-    paths: Mapping[device_file.Number, str],
-) -> dict[str, device_file.Number]:
-    """The device files of this host's /dev, as /proc/PID/maps shows them.
-
-    :returns: the device number by a text such as '00:06 1234'
-    """
-    places = {place_of(path): number for number, path in paths.items()}
-    # A device that no /dev of this host shows cannot be compared.
-    return {place: each for place, each in places.items() if place}
-
-
 def place_of(path: str) -> str:
-    """The file system and the inode of a file, as /proc/PID/maps shows them.
+    """File system and inode of a file, as /proc/PID/maps shows them.
 
-    :returns: such as '00:06 1234'; empty if there is no such file
+    Such as '00:06 1234'; empty if there is no such file.
     """
     try:
         there = os.lstat(path)
@@ -190,7 +172,6 @@ def mapped_devices(
     A mapping keeps the device open after its file descriptor was closed.
 
     :param inodes: device numbers by the result of place_of(), or by a path
-    :param writers: whether to give only what it may write to
     """
     if not inodes:
         return
@@ -211,8 +192,6 @@ def exclusively_used(names: Iterable[str]) -> list[str]:
     a second open with O_EXCL then fails with EBUSY (open(2)).
 
     :param names: of block devices in sysfs, where / is written as !
-    :returns: the names of those
-    :raises PrivilegeError: if a block device cannot be opened
     """
     found = []
     for name in names:

@@ -73,22 +73,16 @@ def addresses() -> list[str]:
 
 @dataclasses.dataclass(slots=True)
 class Function:
-    """A PCI function as it was when it was read.
-
-    :ivar vendor_id: 4 hex digits, as product_id
-    :ivar pci_class: 24 bits: base class, sub-class, programming interface
-    :ivar driver: the driver that it is bound to
-    :ivar entries: the names in its directory in sysfs
-    :ivar pf: the address of a VF's PF, if known without reading the link
-    """
+    """A PCI function as it was when it was read."""
 
     address: str
-    vendor_id: str
+    vendor_id: str  # 4 hex digits, as product_id
     product_id: str
-    pci_class: int
+    pci_class: int  # 24 bits: base class, sub-class, programming interface
     modalias: str
-    driver: str | None
-    entries: frozenset[str]
+    driver: str | None  # the driver that it is bound to
+    entries: frozenset[str]  # the names in its directory in sysfs
+    # the address of a VF's PF, if known without reading the link
     pf: str | None = None
 
     @property
@@ -198,10 +192,7 @@ class Function:
 
 
 def get(address: str) -> Function:
-    """Read a function.
-
-    :raises DeviceNotFound: if there is none at the address
-    """
+    """Read a function that must be there."""
     found = find(address)
     if found is None:
         raise exception.DeviceNotFound(
@@ -211,10 +202,7 @@ def get(address: str) -> Function:
 
 
 def find(address: str) -> Function | None:
-    """Read a function; None if there is none, or it is going away.
-
-    :raises DeviceError: if it exists but cannot be read
-    """
+    """Read a function; None if there is none, or it is going away."""
     path = directory(address)
     try:
         entries = frozenset(os.listdir(path))
@@ -233,15 +221,11 @@ def find(address: str) -> Function | None:
 
 
 def find_plain(address: str) -> Function | None:
-    """Read an unbound function that is not a PF, VF, bridge or display.
+    """Read a function that is bound to no driver, and is no VF.
 
     This is for scans of thousands of functions: it reads less than find().
-    ``entries`` of the result is empty.
-
-    :param address: of a function that is bound to no driver, and is not a
-        VF
-    :returns: None if the function is a PF, a bridge or a display, or cannot be
-        read
+    ``entries`` of the result is empty. None: the function is a PF, a bridge or
+    a display, or cannot be read.
     """
     path = directory(address)
     text = sysfs.read(f'{path}/modalias')
@@ -279,7 +263,7 @@ def _function(address: str, text: str, entries: frozenset[str]) -> Function:
 
 
 def inode(address: str) -> int | None:
-    """The inode number of a function's directory in sysfs; None if it is gone.
+    """The inode number of a function's directory; None if it is gone.
 
     The kernel makes a new directory, with another number, for a function that
     has left the bus and has come back.

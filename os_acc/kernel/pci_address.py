@@ -26,12 +26,11 @@ _CANONICAL = re.compile(
 
 
 def parse(text: str) -> tuple[int, int, int, int] | None:
-    """Split a PCI address.
+    """Domain, bus, slot and function of a PCI address; None: it is none.
 
     :param text: ``[dddd:]bb:ss.f`` in hex digits of any case; the domain may
         have up to 8 digits, as the kernel prints it with %04x (see
         drivers/pci/probe.c)
-    :returns: (domain, bus, slot, function); None if text is not a PCI address
     """
     match = _PCI.fullmatch(text)
     if match is None:
@@ -55,19 +54,15 @@ def is_canonical(text: str) -> bool:
 
 
 def parse_node_name(text: str) -> tuple[int, int, int, int] | None:
-    """Split libvirt's name of a PCI function, such as pci_0000_3b_00_0.
-
-    :returns: as parse()
-    """
+    """Split libvirt's name of a PCI function, such as pci_0000_3b_00_0."""
     match = re.fullmatch('pci_(.+)_(.+)_(.+)_(.+)', text)
     return parse('{}:{}:{}.{}'.format(*match.groups())) if match else None
 
 
 def canonical(text: str) -> str | None:
-    """The canonical form of an address that a person writes.
+    """The canonical form of an address that a person writes; None: it is none.
 
     :param text: an address as parse() or parse_node_name() takes it
-    :returns: None if it is not one
     """
     parts = parse(text) or parse_node_name(text)
     return None if parts is None else join(*parts)

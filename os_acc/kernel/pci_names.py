@@ -12,12 +12,10 @@ FILES = ['/usr/share/misc/pci.ids', '/usr/share/hwdata/pci.ids']
 
 
 def of(wanted: Iterable[str]) -> dict[str, str]:
-    """Find the names of products.
+    """Find the names of products, by their ids: vendor:product.
 
-    :param wanted: ids as vendor:product, 4 hex digits each
-    :returns: 'VENDOR PRODUCT' by id, or 'VENDOR' if the product is unknown.
-        An id of an unknown vendor is left out, and so are all if this host has
-        no pci.ids
+    A name is 'VENDOR PRODUCT', or 'VENDOR' if the product is unknown. An id of
+    an unknown vendor is left out, and so are all on a host without pci.ids.
     """
     ids = set(wanted)
     vendors = {each.partition(':')[0] for each in ids}

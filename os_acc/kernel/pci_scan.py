@@ -32,8 +32,8 @@ def functions(
     A VF that was not read, but copied from the first VF, has ``pf`` set.
     ``entries`` is empty if pci.find_plain() has read the function.
 
-    :param failed: is called with the address of each function that cannot be
-        read, and the error; None: it is logged. The others are found
+    :param failed: called for each function that cannot be read; None: it is
+        logged
     """
     drivers = _drivers()
     alike: dict[str, pci.Function] = {}
@@ -43,20 +43,13 @@ def functions(
         driver, for_guests = drivers.get(address, (None, True))
         like = alike.pop(address, None)
         if like is not None and for_guests:
-            yield pci.Function(
-                address,
-                like.vendor_id,
-                like.product_id,
-                like.pci_class,
-                like.modalias,
-                driver,
-                like.entries,
-                like.pf,
-            )
+            yield dataclasses.replace(like, address=address, driver=driver)
             continue
+        # It seems to be neither bound nor a VF.
         plain = driver is None and like is None and address not in other_vfs
         try:
-            found = _read(address, plain)
+            found = pci.find_plain(address) if plain else None
+            found = found or pci.find(address)
             if found is None:
                 continue
             copies = _vfs(found)
@@ -70,16 +63,6 @@ def functions(
         alike |= copies
         if not copies and found.is_pf and 'virtfn0' in found.entries:
             other_vfs.update(found.vf_addresses)
-
-
-def _read(address: str, plain: bool) -> pci.Function | None:
-    """Read a function; None if it is gone.
-
-    :param plain: whether it seems to be neither bound nor a VF, so that
-        pci.find_plain() may be enough
-    """
-    found = pci.find_plain(address) if plain else None
-    return found if found is not None else pci.find(address)
 
 
 def _drivers() -> dict[str, tuple[str, bool]]:

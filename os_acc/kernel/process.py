@@ -13,26 +13,21 @@ _PROC = '/proc'
 
 
 def identity(pid: int) -> str:
-    """Return a text that identifies a process of this host.
+    """A text that identifies a process of this PID namespace.
 
     Process ids are reused. So the text also has the boot of the host, the PID
     namespace, and the time at which the process was started, in clock ticks
     since the boot (proc(5), /proc/PID/stat, field 22).
-
-    :param pid: in the PID namespace of this process
-    :raises OSError: if there is no such process
     """
     _, start = _state_and_start(pid)
     return '/'.join([sysfs.boot_id(), _namespace(), str(pid), start])
 
 
 def has_ended(text: str) -> bool:
-    """Whether a process has certainly ended.
+    """Whether the process that identity() has named has certainly ended.
 
     Also False if that cannot be seen from here: the process is in another PID
     namespace, or the text was not made by identity().
-
-    :param text: what identity() has returned
     """
     parts = text.split('/')
     if len(parts) != 4 or not parts[2].isdecimal():

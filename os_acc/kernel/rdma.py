@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import socket
 import struct
+import sys
 
 from os_acc.kernel import sysfs
 
@@ -41,10 +42,7 @@ def places() -> dict[str, str]:
 
 
 def user_contexts() -> dict[str, int]:
-    """The number of user contexts of each RDMA device, by its name.
-
-    :returns: without the devices whose number the kernel does not tell
-    """
+    """The user contexts of each RDMA device of which the kernel tells them."""
     if not places():
         # A socket of this family may load the kernel's RDMA module.
         return {}
@@ -56,10 +54,7 @@ def user_contexts() -> dict[str, int]:
 
 
 def ask() -> bytes:
-    """The kernel's answer, as it is on the wire: many messages.
-
-    :raises OSError: what the kernel answered
-    """
+    """The kernel's answer, as it is on the wire: many messages."""
     with socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_RDMA
     ) as kernel:
@@ -106,4 +101,4 @@ def _parse(answer: bytes) -> Iterator[tuple[str, int]]:
             values = dict(_attributes(entry))
             number = values.get(_ENTRY_NOW, b'')
             if values.get(_ENTRY_NAME, b'').rstrip(b'\0') == _CONTEXTS:
-                yield name, int.from_bytes(number, 'little')
+                yield name, int.from_bytes(number, sys.byteorder)

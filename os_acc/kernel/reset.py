@@ -10,10 +10,7 @@ from os_acc.kernel import sysfs
 AUTO, NONE, REQUIRED = 'auto', 'none', 'required'
 #: The values of the drivers' option reset, with what they mean.
 CHOICES = (
-    (
-        AUTO,
-        'It is reset if VFIO does not do so itself and the kernel can.',
-    ),
+    (AUTO, 'It is reset if VFIO does not do so itself and the kernel can.'),
     (NONE, 'It is never reset.'),
     (REQUIRED, 'It is an error if it cannot be reset.'),
 )

@@ -7,9 +7,6 @@ from __future__ import annotations
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
-# Slot and function as in an address, by the lower 8 bits of the routing id.
-_DEVFN = tuple(f'{devfn >> 3:02x}.{devfn & 7}' for devfn in range(256))
-
 
 def total(pf: str) -> int:
     """How many VFs a function can have; 0 if it is not a PF."""
@@ -44,8 +41,7 @@ def future_addresses(pf: str, number: int) -> list[str]:
     leads from each VF to the next: PCIe Base Specification, 9.3.3.9 and
     9.3.3.10.
 
-    :param number: how many VFs the PF will have
-    :returns: empty if the PF cannot have that many, or the kernel does not
+    :returns: empty if the PF cannot have so many VFs, or the kernel does not
         show offset and stride
     """
     path = pci.directory(pf)
@@ -58,28 +54,24 @@ def future_addresses(pf: str, number: int) -> list[str]:
     domain, bus, rest = pf.split(':')
     slot, function = rest.split('.')
     own = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
+    first = own + offset
     return [
-        f'{domain}:{rid >> 8 & 0xFF:02x}:{_DEVFN[rid & 0xFF]}'
-        for place in range(number)
-        for rid in (own + offset + stride * place,)
+        f'{domain}:{rid >> 8 & 0xFF:02x}:{rid >> 3 & 0x1F:02x}.{rid & 7}'
+        for rid in range(first, first + number * stride, stride)
     ]
 
 
 def in_the_way(pf: pci.Function, number: int) -> str | None:
-    """Find another function at an address that a new VF of a PF would have.
+    """The address of a new VF of a PF at which another function is; or None.
 
     What a PF shows as the offset of its first VF may change once it has VFs:
     PCIe Base Specification, 9.3.3.9. So another function of the card, or a VF
     of another PF, can be at an address of future_addresses().
 
     A new VF is on the bus before the kernel links it to its PF.
-
-    :param pf: if it has VFs already, their addresses are known
-    :param number: how many VFs the PF will have
-    :returns: the address; None if there is no such function
     """
     if 'virtfn0' in pf.entries:
-        return None
+        return None  # the addresses of its VFs are known
     for address in future_addresses(pf.address, number):
         found = pci.find(address)
         if (

@@ -28,11 +28,10 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESRCH)
 
 
 def read(path: str) -> str | None:
-    """Read a file.
+    """The text of a file, without surrounding white space.
 
-    :returns: its text without surrounding white space; None if the file or its
-        device does not exist
-    :raises OSError: if it cannot be read for another reason
+    None: the file or its device does not exist. If it cannot be read for
+    another reason, this raises the OSError, as all functions here do.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -55,18 +54,23 @@ def read(path: str) -> str | None:
 
 
 def read_long(path: str) -> str:
-    """Read a file of procfs, which can be longer than a page. See read().
-
-    :returns: its text; empty if it is not there
-    """
+    """Read a file of procfs, which can be longer than a page; '' if none."""
     try:
         with open(path, encoding='utf-8', errors='replace') as file:
             return file.read()
     except OSError as err:
-        if err.errno in (*_GONE, errno.ESRCH):
+        if err.errno in _GONE:
             return ''
         err.filename = path
         raise
+
+
+def read_if_possible(path: str) -> str:
+    """The text of a file; empty if it is not there, or cannot be read."""
+    try:
+        return read(path) or ''
+    except OSError:
+        return ''
 
 
 def read_int(path: str) -> int | None:
@@ -82,10 +86,7 @@ def link(path: str) -> str | None:
 
 
 def target(path: str) -> str | None:
-    """The target of a link; None if there is no link.
-
-    :raises OSError: if it cannot be read for another reason
-    """
+    """The target of a link; None if there is no link."""
     try:
         return os.readlink(path)
     except OSError as err:
@@ -113,8 +114,7 @@ def unescaped(text: str) -> str:
 def names(path: str) -> list[str]:
     """The names in a directory, sorted; empty if there is no such directory.
 
-    :raises OSError: if it cannot be read for another reason: a device whose
-        directory cannot be read must not count as unused
+    A device whose directory cannot be read must not count as unused.
     """
     try:
         return sorted(os.listdir(path))
@@ -125,11 +125,7 @@ def names(path: str) -> list[str]:
 
 
 def folders(path: str) -> list[str]:
-    """The directories in a directory, without links; empty if it does not
-    exist.
-
-    :raises OSError: as names()
-    """
+    """As names(), but only the directories, without links to directories."""
     try:
         with os.scandir(path) as entries:
             return sorted(
@@ -148,9 +144,7 @@ def count_directories(path: str) -> int:
 
     The number of links counts all of them (kernfs_refresh_inode() in
     fs/kernfs/inode.c), while a list leaves out what belongs to another network
-    namespace.
-
-    :returns: 0 or less if there is no such directory
+    namespace. It is 0 or less if there is no such directory.
     """
     try:
         return os.stat(path).st_nlink - 2
@@ -161,10 +155,7 @@ def count_directories(path: str) -> int:
 
 
 def write(path: str, text: str) -> None:
-    """Write to an existing file, in one system call.
-
-    :raises OSError: what the kernel answered
-    """
+    """Write to an existing file, in one system call."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -172,16 +163,11 @@ def write(path: str, text: str) -> None:
         os.close(fd)
 
 
-# The identity of the current boot of the host.
-
-
 def boot_id() -> str:
     """The UUID of the current boot of the host.
 
     The kernel makes a new random one at each boot: drivers/char/random.c,
     proc(5).
-
-    :raises OSError: if this is not Linux, or /proc is not mounted
     """
     path = os.path.join(PROC, 'sys/kernel/random/boot_id')
     with open(path, encoding='ascii') as file:

@@ -20,11 +20,7 @@ _TRIES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """How a function is bound.
-
-    :ivar driver: its driver; None if it is bound to none
-    :ivar override: the text of driver_override; None if it is unset
-    """
+    """The driver of a function, and its driver_override; None: unset."""
 
     driver: str | None
     override: str | None
@@ -77,10 +73,7 @@ def node(group: str) -> str:
 
 
 def nodes(path: str) -> list[device_file.DeviceFile]:
-    """The existing VFIO files of a device.
-
-    :param path: the device's directory in sysfs
-    """
+    """The existing VFIO files of a device, by its directory in sysfs."""
     return group_nodes(path) + device_nodes(path)
 
 
@@ -92,10 +85,8 @@ def group_nodes(path: str) -> list[device_file.DeviceFile]:
     """
     group = sysfs.link(f'{path}/iommu_group')
     names = (group, f'noiommu-{group}') if group is not None else ()
-    found = [
-        device_file.read(node(name), f'{sysfs.SYS}/class/vfio/{name}')
-        for name in names
-    ]
+    vfio = f'{sysfs.SYS}/class/vfio'
+    found = (device_file.read(node(name), f'{vfio}/{name}') for name in names)
     return [file for file in found if file is not None]
 
 
@@ -105,29 +96,27 @@ def device_nodes(path: str) -> list[device_file.DeviceFile]:
     From Linux 6.6 on, a device can have such a file (Documentation/driver-api/
     vfio.rst).
     """
-    found = [
+    found = (
         device_file.read(node(f'devices/{name}'), f'{path}/vfio-dev/{name}')
         for name in sysfs.names(f'{path}/vfio-dev')
-    ]
+    )
     return [file for file in found if file is not None]
 
 
 def is_held(file: device_file.DeviceFile) -> bool:
-    """Whether the kernel itself says that a VFIO group is open.
+    """Whether the kernel itself says that one of nodes() is open.
 
     A group can be open only once (vfio_group_fops_open() in
     drivers/vfio/group.c), so a True answer is certain. The file of a device
     itself can be opened any number of times: only the ioctl that binds it to
     an iommufd fails the second time (vfio_device_fops_cdev_open() and
     vfio_df_ioctl_bind_iommufd() in drivers/vfio/device_cdev.c). For it the
-    answer is always False, which says nothing.
+    answer is always False, which says nothing; so it is if this process may
+    not open the file.
 
     For a group this also finds users that /proc/PID/fd does not show: a
     process that was killed and is still closing its files, an open file that
     is being passed through a socket, and a mapping of the device.
-
-    :param file: one of nodes()
-    :returns: False also if this process is not allowed to open it
     """
     if os.path.dirname(file.path) == node('devices'):
         return False

@@ -75,10 +75,7 @@ def creatable(address: str) -> dict[int, str]:
 
 
 def find_type(address: str, wanted: str) -> int | None:
-    """The id of a type that a VF can have now; None if it cannot have it.
-
-    :param wanted: the id of the type, or its name
-    """
+    """The id of a type, by id or name, that a VF can have now; None if not."""
     for number, name in creatable(address).items():
         if wanted in (str(number), name):
             return number

@@ -21,36 +21,25 @@ def label(number: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The VFs of a PF that can have a vGPU type, at one moment.
+    """The VFs of a PF that can have a vGPU type, at one moment."""
 
-    :ivar product_id: of the PF
-    :ivar current: the id of each VF's type, by address; NONE: unset
-    :ivar possible: the types that each VF without one can have now
-    """
-
-    product_id: str
+    product_id: str  # of the PF
+    # the id of each VF's type, by address; NONE: unset
     current: Mapping[str, int]
+    # the types that each VF without one can have now
     possible: Mapping[str, Mapping[int, str]]
 
     @classmethod
     def read(cls, pf: pci.Function) -> Card:
         found = {vf: vgpu.current(vf) for vf in pf.vf_addresses}
         there = {vf: kind for vf, kind in found.items() if kind is not None}
+        empty = [vf for vf, kind in there.items() if kind == vgpu.NONE]
         return cls(
-            pf.product_id,
-            there,
-            {
-                vf: vgpu.creatable(vf)
-                for vf, kind in there.items()
-                if kind == vgpu.NONE
-            },
+            pf.product_id, there, {vf: vgpu.creatable(vf) for vf in empty}
         )
 
     def number_of(self, wanted: str) -> int | None:
-        """The id of a type; None if the card has no such type.
-
-        :param wanted: the id of the type, or its name
-        """
+        """The id of a type, by id or name; None if the card lacks it."""
         if wanted.isdecimal():
             return int(wanted)
         for kinds in (*self.possible.values(), vgpu_config.load().names):

@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import logging
 import os
-from typing import Any
 
 LOG = logging.getLogger(__name__)
 
@@ -28,14 +27,11 @@ PATH = '/usr/share/nvidia/vgpu/vgpuConfig.xml'
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What the file says.
+    """What the file says."""
 
-    :ivar names: the name of each type, by its id
-    :ivar maximum: how many vGPUs of a type a card can have, by the product id
-        of the card (4 hex digits) and the id of the type
-    """
-
-    names: Mapping[int, str]
+    names: Mapping[int, str]  # the name of each type, by its id
+    # how many vGPUs of a type a card can have, by the product id of the card
+    # (4 hex digits) and the id of the type
     maximum: Mapping[tuple[str, int], int]
 
 
@@ -66,7 +62,7 @@ def _read(path: str, _changed: int, _size: int) -> Config:
     }
     maximum: dict[tuple[str, int], int] = {}
     for card in root.iter('pgpu'):
-        product = _number(_attribute(card.find('devId'), 'deviceId'))
+        product = _number(card.xpath('string(devId/@deviceId)'))
         for kind in card.iter('supportedVgpu'):
             number = _number(kind.get('vgpuId'))
             most = _number(kind.findtext('maxVgpus'))
@@ -76,10 +72,6 @@ def _read(path: str, _changed: int, _size: int) -> Config:
             key = (f'{product:04x}', number)
             maximum[key] = max(most, maximum.get(key, 0))
     return Config(names, maximum)
-
-
-def _attribute(element: Any, name: str) -> str | None:
-    return None if element is None else element.get(name)
 
 
 def _number(text: str | None) -> int | None:

@@ -12,9 +12,9 @@ userpf/xocl_sysfs.c and subdev/feature_rom.c.
 from __future__ import annotations
 
 from collections.abc import Callable
-import contextlib
 import dataclasses
 import glob
+import itertools
 import os
 import re
 import struct
@@ -26,6 +26,7 @@ from os_acc import exception
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
+from os_acc.texts import forms
 
 MANAGEMENT, USER = 'xclmgmt', 'xocl'
 
@@ -37,24 +38,16 @@ _ZERO = str(uuid.UUID(int=0))
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The functions of a card through which its user image can be loaded.
+    """The functions of a card through which its user image can be loaded."""
 
-    :ivar address: of the function that device_spec names, for errors
-    :ivar management: the address of the function that has xclmgmt
-    :ivar user: the address of the function that has xocl; None while a guest
-        has it
-    """
-
-    address: str
-    management: str | None
+    address: str  # of the function that device_spec names, for errors
+    management: str | None  # the address of the function that has xclmgmt
+    # the address of the function that has xocl; None while a guest has it
     user: str | None
 
     @property
     def through(self) -> str:
-        """The function through which the image is loaded.
-
-        :raises DeviceError: if there is none
-        """
+        """The function through which the image is loaded."""
         found = self.management or self.user
         if found is None:
             raise exception.DeviceError(
@@ -71,8 +64,6 @@ class Card:
         and xocl_fdt_check_uuids() in xocl_fdt.c.
 
         :param name: the image's name in errors
-        :raises BitstreamError: if it was linked for another shell
-        :raises DeviceError: if the card does not show which shell it has
         """
         found = self.interfaces()
         # In an image for an older shell, the field is the UUID of the shell's
@@ -109,43 +100,40 @@ class Card:
 
     def interfaces(self) -> tuple[str, ...]:
         """The UUIDs of the interfaces of the card's shell, in lower case."""
-        found: list[str] = []
-        for address in filter(None, (self.management, self.user)):
-            text = _read(f'{pci.directory(address)}/interface_uuids')
-            for line in text.split():
-                with contextlib.suppress(ValueError):
-                    found.append(str(uuid.UUID(line)))
-        return tuple(dict.fromkeys(found))
+        lists = (self._uuids(each, 'interface_uuids') for each in self._both)
+        return tuple(dict.fromkeys(itertools.chain(*lists)))
+
+    @property
+    def _both(self) -> list[str]:
+        return [each for each in (self.management, self.user) if each]
+
+    @staticmethod
+    def _uuids(address: str, name: str) -> list[str]:
+        """The UUIDs in a file, which is EINVAL until the card is ready."""
+        text = sysfs.read_if_possible(f'{pci.directory(address)}/{name}')
+        return list(filter(None, map(forms.uuid, text.split())))
 
     def _rom(self, name: str) -> str:
-        for address in filter(None, (self.management, self.user)):
+        for address in self._both:
             for path in glob.glob(f'{pci.directory(address)}/rom.*/{name}'):
-                if text := _read(path):
+                if text := sysfs.read_if_possible(path):
                     return text
         return ''
 
     def loaded(self) -> str | None:
-        """The UUID of the user image, as the user function's driver knows it.
+        """The UUID of the user image; None if the driver cannot tell.
 
-        That driver does not know an image that was loaded through the
-        management function, so this is not called then.
-
-        :returns: None if the driver cannot tell
+        The user function's driver does not know an image that was loaded
+        through the management function.
         """
         if self.user is None or self.management is not None:
             return None
-        for line in _read(f'{pci.directory(self.user)}/xclbinuuid').split():
-            with contextlib.suppress(ValueError):
-                found = str(uuid.UUID(line))
-                return found if found != _ZERO else None
-        return None
+        found = self._uuids(self.user, 'xclbinuuid')[:1]
+        return found[0] if found and found[0] != _ZERO else None
 
 
 def card(function: pci.Function) -> Card:
-    """Find the functions of a card.
-
-    :param function: any function of it
-    """
+    """Find the functions of a card, by any one of them."""
     management = user = None
     for address in chips.of(function).parents:
         found = pci.find(address)
@@ -157,12 +145,7 @@ def card(function: pci.Function) -> Card:
 
 
 def tool(card: Card, xrt_path: str) -> str:
-    """The path of XRT's tool that loads a user image into a card.
-
-    :param xrt_path: the directory of XRT
-    :raises DeviceError: if it is not installed, or no function of the card has
-        a driver of XRT
-    """
+    """The path of XRT's tool that loads a user image into a card."""
     names = ('xbmgmt',) if card.through == card.management else _USER_TOOLS
     paths = [os.path.join(xrt_path, 'bin', name) for name in names]
     for path in paths:
@@ -173,17 +156,6 @@ def tool(card: Card, xrt_path: str) -> str:
         reason=f'{" or ".join(paths)}: there is no such command. See [os_acc] '
         'xrt_path',
     )
-
-
-def _read(path: str) -> str:
-    """Read an attribute; '' if the driver cannot tell.
-
-    The drivers answer EINVAL until the card is ready.
-    """
-    try:
-        return sysfs.read(path) or ''
-    except OSError:
-        return ''
 
 
 def _plain(platform: str) -> str:
@@ -217,28 +189,22 @@ _EMULATION = frozenset({4, 5, 6})
 
 @dataclasses.dataclass(frozen=True)
 class UserImage:
-    """What the header of an image says.
-
-    :ivar uuid: the image's own UUID
-    :ivar interface: the UUID of the shell's interface that it was linked for;
-        for an older shell that of its feature ROM; None: the header has none
-    :ivar platform: the name of the platform, such as xilinx_u200_xdma_201830_2
-    :ivar rom_timestamp: that of the older shell's feature ROM, in seconds
-        since 1970; 0: none
-    """
+    """What the header of an image says."""
 
     uuid: str
+    # the UUID of the shell's interface that it was linked for; for an older
+    # shell that of its feature ROM; None: the header has none
     interface: str | None
+    # the name of the platform, such as xilinx_u200_xdma_201830_2
     platform: str
+    # that of the older shell's feature ROM, in seconds since 1970; 0: none
     rom_timestamp: int
 
 
 def read(file: BinaryIO, name: str) -> UserImage:
-    """Read the header of an image.
+    """Read the header of an image, which must be a user image for a card.
 
-    :param file: at any position
     :param name: the image's name in errors
-    :raises BitstreamError: if it is not a user image for a card
     """
 
     def refuse(reason: str) -> NoReturn:

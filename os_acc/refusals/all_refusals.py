@@ -12,7 +12,6 @@ from os_acc.refusals import offer_refusals
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
 from os_acc.refusals import report_refusals
-from os_acc.refusals import service_refusals
 
 MODULES = (
     refusals,
@@ -21,7 +20,6 @@ MODULES = (
     offer_refusals,
     host_refusals,
     nvme_refusals,
-    service_refusals,
     *kinds.having('refusals').values(),
 )
 

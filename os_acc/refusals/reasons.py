@@ -27,15 +27,11 @@ class Category(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why one device cannot be taken, in words.
-
-    :ivar text: a whole clause, such as 'it is a PF that has 2 VFs'
-    :ivar remedy: what the operator can do about it
-    """
+    """Why one device cannot be taken, in words."""
 
     category: Category
-    text: str
-    remedy: str
+    text: str  # a whole clause, such as 'it is a PF that has 2 VFs'
+    remedy: str  # what the operator can do about it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +40,12 @@ class Refusal:
 
     Text and remedy name their values in braces. If the text has ``{remedy}``,
     the error itself says what to do.
-
-    :ivar text: what the error says, a whole clause
-    :ivar when: when the rule applies, and what else an operator should know
-    :ivar remedy: what the operator can do about it, an order or a clause
     """
 
     category: Category
-    text: str
-    when: str
-    remedy: str
+    text: str  # what the error says, a whole clause
+    when: str  # when the rule applies, and what else an operator should know
+    remedy: str  # what the operator can do about it, an order or a clause
 
     def reason(self, **values: object) -> Reason:
         """Apply the rule to a device.

@@ -9,10 +9,14 @@ refusals of NVMe drives are in nvme_refusals, those of vGPUs in vgpu_refusals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import functools
 
 from os_acc.refusals.reasons import Category
 from os_acc.refusals.reasons import Reason
 from os_acc.refusals.reasons import Refusal
+
+_unsuitable = functools.partial(Refusal, Category.UNSUITABLE)
+_used = functools.partial(Refusal, Category.HOST_USE)
 
 # The remedy if os-acc itself cannot empty a function.
 SET_COMMAND = (
@@ -55,8 +59,7 @@ MDEV_TYPE = Refusal(
 
 # --- What no guest can use, or not as it is set up
 
-VFS_WITH_BRIDGE = Refusal(
-    Category.UNSUITABLE,
+VFS_WITH_BRIDGE = _unsuitable(
     'its VFs would be in its own IOMMU group {group}, because the bridge '
     '{bridge} is in that group, too: {remedy}',
     'The VFs of a PF are requested, and it has none yet. A bridge above it '
@@ -65,72 +68,62 @@ VFS_WITH_BRIDGE = Refusal(
     'move the card to a slot whose bridges have ACS, or enable ACS in the '
     'firmware',
 )
-NO_PF_DRIVER = Refusal(
-    Category.UNSUITABLE,
+NO_PF_DRIVER = _unsuitable(
     'it has no driver that could create VFs',
     'The VFs of a PF are requested, and it has none yet.',
     "load the PF's driver",
 )
-BRIDGE = Refusal(
-    Category.UNSUITABLE,
+BRIDGE = _unsuitable(
     'it is a bridge, which no guest can use',
     'Its header says that it is a bridge, or it is a part of the host of PCI '
     'class 06, such as an ISA bridge. Other devices of the sub-class 80, such '
     'as NVSwitch, can be assigned.',
     'remove it from device_spec',
 )
-NOT_BOUND = Refusal(
-    Category.UNSUITABLE,
+NOT_BOUND = _unsuitable(
     'it is bound to {driver}, and with bind = none someone else must bind it '
     'to VFIO first',
     "bind is none; in Nova's words, managed is no.",
     'bind it to VFIO, for example with driverctl, or set bind = os-acc',
 )
-STORES_FOR_HOST = Refusal(
-    Category.UNSUITABLE,
+STORES_FOR_HOST = _unsuitable(
     'it stores data, and with host_driver the next user could read it: '
     '{remedy}',
     'It is of PCI class 01, and a service of the host requests it.',
     'remove host_driver from its entry of device_spec',
 )
-STORES_FOR_LIBVIRT = Refusal(
-    Category.UNSUITABLE,
+STORES_FOR_LIBVIRT = _unsuitable(
     'it stores data, and with bind = libvirt the host would see the data of '
     'one guest before it is erased: {remedy}',
     'It is of PCI class 01. A cleaning_command does not help here.',
     'use bind = os-acc, and managed = no in the handle',
 )
-STORES_NO_COMMAND = Refusal(
-    Category.UNSUITABLE,
+STORES_NO_COMMAND = _unsuitable(
     'it stores data (class {pci_class}), and os-acc itself can erase only '
     'NVMe drives: {remedy}',
     'It is of PCI class 01, such as a RAID controller or a VMD endpoint.',
     SET_COMMAND,
 )
-STORES_IN_GROUP = Refusal(
-    Category.UNSUITABLE,
+STORES_IN_GROUP = _unsuitable(
     'it stores data, and the built-in cleaning of NVMe drives cannot use it, '
     'because it shares its IOMMU group with {others}: {remedy}',
     'To erase it, os-acc would have to take the whole group from the host.',
     'move it to a slot with its own IOMMU group, or ' + SET_COMMAND,
 )
-STORES_NO_GROUPS = Refusal(
-    Category.UNSUITABLE,
+STORES_NO_GROUPS = _unsuitable(
     'it stores data, and the built-in cleaning of NVMe drives cannot use it, '
     'because this kernel has no VFIO groups (CONFIG_VFIO_GROUP=n): {remedy}',
     'The built-in cleaning opens the drive by its IOMMU group.',
     'boot a kernel with CONFIG_VFIO_GROUP, or ' + SET_COMMAND,
 )
-DENYLIST = Refusal(
-    Category.UNSUITABLE,
+DENYLIST = _unsuitable(
     'vfio-pci refuses {ids}, because {devices} have errata that a guest can '
     'exploit: {remedy}',
     'It is in the denylist of vfio-pci, and no variant driver is to bind it.',
     'if you trust the guests, set the option disable_denylist=1 of the kernel '
     'module vfio-pci and reload it',
 )
-RMRR = Refusal(
-    Category.UNSUITABLE,
+RMRR = _unsuitable(
     'the firmware uses the memory {region} with its IOMMU group {group} '
     '(RMRR), so the kernel refuses it for a guest: {remedy}',
     'reserved_regions of the group has a region of the type direct. Regions '
@@ -138,8 +131,7 @@ RMRR = Refusal(
     'turn that use off in the firmware, such as shared memory of the '
     "management controller, or ask the server's vendor",
 )
-NO_REMAPPING = Refusal(
-    Category.UNSUITABLE,
+NO_REMAPPING = _unsuitable(
     'the IOMMU of this host cannot remap interrupts, so the kernel refuses it '
     'for a guest: {remedy}',
     'An Intel IOMMU of the host shows it, and allow_unsafe_interrupts is off.',
@@ -180,84 +172,71 @@ NO_ANSWER = Refusal(
 
 # --- What the host uses
 
-BOOT_DISPLAY = Refusal(
-    Category.HOST_USE,
+BOOT_DISPLAY = _used(
     'it is the boot display',
     'The console of the host is on it.',
     'choose another boot display in the firmware',
 )
-MOUNTED = Refusal(
-    Category.HOST_USE,
+MOUNTED = _used(
     'block device {name} is mounted on {place}',
     'A file system on it, or on a partition of it, is mounted.',
     'unmount it',
 )
-SWAP = Refusal(
-    Category.HOST_USE,
+SWAP = _used(
     'block device {name} is swap space',
     'The host swaps to it.',
     'run swapoff on it',
 )
-PART_OF_BLOCK_DEVICE = Refusal(
-    Category.HOST_USE,
+PART_OF_BLOCK_DEVICE = _used(
     'block device {name} is a part of {upper}',
     'An md, dm or LVM device uses it.',
     'take it out of that device, or stop that device',
 )
-EXPORTED_NAMESPACE = Refusal(
-    Category.HOST_USE,
+EXPORTED_NAMESPACE = _used(
     'block device {name} is exported by the NVMe target as a namespace of '
     '{subsystem}',
     "The kernel's NVMe target has it, even if the export is disabled.",
     "remove the namespace from the NVMe target's configuration",
 )
-EXPORTED_CONTROLLER = Refusal(
-    Category.HOST_USE,
+EXPORTED_CONTROLLER = _used(
     'NVMe controller {name} is exported by the NVMe target as {subsystem}',
     "The kernel's NVMe target passes it through, even if that is disabled.",
     "remove the subsystem from the NVMe target's configuration",
 )
-OPEN_EXCLUSIVELY = Refusal(
-    Category.HOST_USE,
+OPEN_EXCLUSIVELY = _used(
     'the host has opened block device {name} exclusively',
     'A mount, swap, md, dm, ZFS or Ceph uses it. Only root can see this. The '
     'error may also say that the function is busy.',
     'stop the program that uses it: see lsblk and fuser',
 )
-IN_INTERFACE = Refusal(
-    Category.HOST_USE,
+IN_INTERFACE = _used(
     'interface {name} is a part of {master}',
     'Its interface is in a bridge, a bond or Open vSwitch.',
     'take it out: ip link set {name} nomaster, or ovs-vsctl del-port {name}',
 )
-CARRIES_INTERFACE = Refusal(
-    Category.HOST_USE,
+CARRIES_INTERFACE = _used(
     'interface {name} carries {upper}',
     'Another interface, such as a VLAN, is set up on its interface.',
     'delete the other one: ip link delete {upper}',
 )
-INTERFACE_UP = Refusal(
-    Category.HOST_USE,
+INTERFACE_UP = _used(
     'interface {name} is up',
     'The host has set up its interface.',
     "set it down (ip link set {name} down), also in the host's network "
     'configuration',
 )
-HAS_MDEV = Refusal(
-    Category.HOST_USE,
+HAS_MDEV = _used(
     'it has the mediated device {uuid}',
     'The whole function is requested, and a mediated device was created on '
     'it.',
     'if no guest needs it, mdevctl stop -u {uuid}',
 )
-HAS_VGPU = Refusal(
-    Category.HOST_USE,
+HAS_VGPU = _used(
     'vGPU type {number} is set on it',
     'The whole function is requested, and it is set up for a vGPU.',
     'if no guest needs it, write 0 to its file nvidia/current_vgpu_type',
 )
-COMPANION_USED = Refusal(
-    Category.HOST_USE,
+COMPANION_USED = _used(
     'its companion {address}: {use}',
     'The host uses a function that is assigned together with it.',
     'stop that use on the host',

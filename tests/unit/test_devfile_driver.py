@@ -19,6 +19,7 @@ from os_acc import host as host_module
 from os_acc import objects
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
+from os_acc.kernel import open_files
 from os_acc.operations import preview
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
@@ -506,6 +507,8 @@ def test_a_file_of_vfio_and_an_entry_for_parts(nodes, glob, entry, parts):
         ('c 10:62', 'virtual/misc/sgx_provision', 'misc', 'the identity'),
         ('c 10:63', 'virtual/misc/mst!mt4119', 'misc', 'network cards'),
         ('c 242:0', '', '', 'network cards'),
+        ('b 31:0', 'platform/mtd/mtd0/mtdblock0', 'block', 'a flash memory'),
+        ('b 252:0', 'virtual/block/ubiblock0_1', 'block', 'a flash memory'),
     ],
 )
 def test_never(nodes, number, directory, subsystem, what):
@@ -639,8 +642,6 @@ def test_a_disk_that_the_host_uses(disk, use, text):
 
 
 def test_a_disk_that_the_host_has_opened_exclusively(disk, monkeypatch):
-    from os_acc.kernel import open_files
-
     monkeypatch.setattr(open_files, 'exclusively_used', list)
     error = devices.refused(named(name_at('/dev/sdx')))
     assert 'opened block device sdx exclusively' in str(error)
@@ -685,6 +686,7 @@ def test_the_character_device_of_a_disk(nodes):
     directory.mkdir(parents=True)
     (directory / 'dev').write_text('8:32\n')
     (kernel.sys / 'class/block/sdy').symlink_to(directory)
+    kernel.write_file('dev/sdy', '')
     nodes.changed = True
     devices.spec({'devices': '/dev/sg0'})
     (found,) = os_acc.get_devices()
@@ -699,6 +701,60 @@ def test_the_character_device_of_a_disk(nodes):
     plug(named(found.address))
 
 
+def test_the_character_device_of_a_disk_that_is_open(nodes, monkeypatch):
+    """Only an exclusive open shows that Ceph has a disk, or ZFS another."""
+    there = 'pci0000:00/0000:04:00.0/ata1/0:0:0:0'
+    nodes.add('sg0', 'c 21:0', f'{there}/scsi_generic/sg0', 'scsi_generic')
+    nodes.add('sdy', 'b 8:32', f'{there}/block/sdy', 'block')
+    (nodes.kernel.sys / 'class/block/sdy').symlink_to(
+        nodes.kernel.sys / 'devices' / there / 'block/sdy'
+    )
+    nodes.changed = True
+    devices.spec({'devices': '/dev/sg0', 'keeps_data': True})
+    monkeypatch.setattr(open_files, 'exclusively_used', list)
+    error = devices.refused(named(name_at('/dev/sg0')))
+    assert isinstance(error, exception.DeviceInUseByHost)
+    assert 'opened block device sdy exclusively' in str(error)
+
+
+@pytest.fixture
+def stick(nodes):
+    """A USB disk, by the file of the USB device."""
+    there = 'pci0000:00/0000:00:14.0/usb1/1-2'
+    nodes.add('bus/usb/001/005', 'c 189:4', there, 'usb')
+    block = f'{there}/1-2:1.0/host7/target7:0:0/7:0:0:0/block/sdy'
+    nodes.add('sdy', 'b 8:32', block, 'block')
+    (nodes.kernel.sys / 'class/block/sdy').symlink_to(
+        nodes.kernel.sys / 'devices' / block
+    )
+    nodes.kernel.write_file(
+        f'sys/devices/{there}/1-2:1.0/bInterfaceClass', '08\n'
+    )
+    nodes.changed = True
+    return nodes
+
+
+def test_the_file_of_a_usb_disk_keeps_data(stick):
+    devices.spec({'devices': '/dev/bus/usb/001/005'})
+    error = devices.refused(named(name_at('/dev/bus/usb/001/005')))
+    assert 'it stores data' in str(error)
+
+
+def test_the_file_of_a_usb_disk_that_the_host_uses(stick):
+    devices.spec({'devices': '/dev/bus/usb/001/005', 'keeps_data': True})
+    name = name_at('/dev/bus/usb/001/005')
+    stick.kernel.write_file(
+        'proc/self/mountinfo', '36 35 8:32 / /srv rw - ext4 /dev/sdy rw\n'
+    )
+    error = devices.refused(named(name))
+    assert isinstance(error, exception.DeviceInUseByHost)
+    assert 'mounted on /srv' in str(error)
+    assert handles()[f'file/{name}'][0] == 'host'
+    stick.kernel.write_file('proc/self/mountinfo', '')
+    instance, _ = plug(named(name))
+    os_acc.unplug(instance)
+
+
 @pytest.mark.parametrize('mounted, used', [('8:32', True), ('8:33', False)])
 def test_the_character_device_of_a_namespace(nodes, mounted, used):
     """Native multipath: the namespaces of other drives do not count."""
@@ -710,6 +766,7 @@ def test_the_character_device_of_a_namespace(nodes, mounted, used):
         path.mkdir(parents=True)
         (path / 'dev').write_text(f'8:{32 + number}\n')
         (kernel.sys / f'class/block/{path.name}').symlink_to(path)
+        kernel.write_file(f'dev/{path.name}', '')
     nodes.changed = True
     devices.spec({'devices': '/dev/ng0n1', 'keeps_data': True})
     (found,) = os_acc.get_devices()

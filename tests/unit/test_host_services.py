@@ -309,6 +309,15 @@ def test_the_signature_of_the_first_disk_of_a_bios(here, signature):
     assert used is (signature == '0x0badcafe')
 
 
+def test_the_disk_of_a_bios_without_udevs_links(here):
+    part = services.partition(here)
+    shutil.rmtree(here.root / 'dev/disk')
+    (part / 'uevent').write_text('PARTN=1\nPARTUUID=0badcafe-01\n')
+    place = 'sys/firmware/edd/int13_dev80'
+    here.write_file(f'{place}/mbr_signature', '0x0badcafe\n')
+    assert 'booted the host from block device nvme9n1p1' in use()
+
+
 @given(option=strategies.binary(max_size=80))
 def test_a_boot_option_of_any_bytes(tmp_path_factory, option):
     """A fault of the firmware stops no discovery."""
@@ -361,7 +370,10 @@ def test_a_dump_by_the_firmware_of_power(here, file):
 
 @pytest.mark.parametrize(
     'files, text',
-    [({'state': 'inactive'}, ''), ({}, 'watchdog0 on it may run')],
+    [
+        ({'state': 'inactive'}, ''),
+        ({}, 'watchdog0 on it may run: the kernel does not show it'),
+    ],
 )
 def test_a_watchdog(here, files, text):
     path = services.card(here, 'iTCO_wdt')

@@ -24,8 +24,8 @@ import services
 import os_acc
 from os_acc import exception
 from os_acc.availability import host_use
-from os_acc.availability.host_signs import routes
 from os_acc.availability.host_signs import table
+from os_acc.availability.host_signs import ways
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
@@ -1257,7 +1257,7 @@ def test_the_longest_prefix_wins(tmp_path_factory, address, length):
         (root / 'net' / ('route' if four else 'ipv6_route')).write_text(
             f'head\n{text}' if four else text
         )
-        found = routes.Routes()
+        found = ways.Routes()
         assert found.interfaces(str(address)) == {'near'}
         assert found.interfaces('no address') == set()
 
@@ -1277,7 +1277,7 @@ def _row(network, name):
 
 def test_routes_end_with_their_look_at_the_host(kernel):
     """A service looks often, and must not keep each look."""
-    found = routes.Routes()
+    found = ways.Routes()
     assert found.interfaces('192.0.2.1') == set()
     assert found.interfaces('192.0.2.1') == set()
     kept = weakref.ref(found)

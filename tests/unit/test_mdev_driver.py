@@ -13,6 +13,7 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import mdev as linux_mdev
+from os_acc.kernel import sysfs
 from os_acc.privileged import notes
 from os_acc.privileged.mdev import records
 
@@ -78,6 +79,21 @@ def test_made_by_another_between_look_and_act(here, monkeypatch):
     assert 'mtty-2' in str(err)
     remove(here, other.handle.uuid)
     os_acc.unplug(instance)
+
+
+def test_one_that_vanishes_while_it_is_looked_at(here, monkeypatch):
+    uuid = devices.mdev().handle.uuid
+    make(here, uuid, 'mtty-1')
+    read = sysfs.link
+
+    def then_removed(path):
+        found = read(path)
+        if path.endswith('/mdev_type'):
+            remove(here, uuid)
+        return found
+
+    monkeypatch.setattr(sysfs, 'link', then_removed)
+    assert linux_mdev.find(uuid) is None
 
 
 def test_another_type_under_the_uuid(here):

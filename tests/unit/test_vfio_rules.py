@@ -14,6 +14,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.kernel import device_file
+from os_acc.kernel import modules
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import report_vfio
 from os_acc.privileged.kernel import vfio_binding
@@ -88,6 +89,10 @@ def test_a_device_of_the_denylist(here, ids, kind):
             'modprobe.d/vfio.conf',
             'options vfio_pci ids=1:2 disable_denylist\n',
         ),
+        (
+            'modprobe.d/vfio.conf',
+            'options vfio-pci ids=1:2 \\\n  disable_denylist=1\n',
+        ),
         ('proc/cmdline', 'quiet vfio-pci.disable_denylist=on\n'),
     ],
 )
@@ -109,6 +114,19 @@ def test_the_denylist_is_off(here, name, text):
 def test_the_denylist_is_on(here, name, text):
     here.add_function(DENIED, '8086:37c8', 0x0B4000)
     here.write_file(name, text)
+    refused(here, DENIED)
+
+
+def test_a_file_of_modprobe_hides_another_of_its_name(here, monkeypatch):
+    here.add_function(DENIED, '8086:37c8', 0x0B4000)
+    here.write_file(
+        'usr/modprobe.d/vfio.conf', 'options vfio-pci disable_denylist=1\n'
+    )
+    directories = [str(here.root / 'usr/modprobe.d')]
+    directories += modules.MODPROBE_DIRECTORIES
+    monkeypatch.setattr(modules, 'MODPROBE_DIRECTORIES', directories)
+    taken(here, DENIED)
+    here.write_file('modprobe.d/vfio.conf', '# no options any more\n')
     refused(here, DENIED)
 
 

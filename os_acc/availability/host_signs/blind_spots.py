@@ -12,12 +12,10 @@ from os_acc.availability.host_signs import boot_signs
 from os_acc.availability.host_signs import network_signs
 from os_acc.availability.host_signs import service_signs
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-
-Snapshot = snapshot.Snapshot
 
 _CLASS_CXL = 0x0502  # PCI_CLASS_MEMORY_CXL
 
@@ -26,10 +24,7 @@ _CLASSES_CRYPTO = (0x0B, 0x10, 0x12)
 
 
 def of(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
-    """What is unknown about a function.
-
-    :returns: what it is, and what to do about it
-    """
+    """What is unknown about a function, and what to do about it."""
     if function.base_class == pci.CLASS_DISPLAY:
         yield from _console(function, host)
     if function.base_class == pci.CLASS_STORAGE:

@@ -9,16 +9,13 @@ import re
 
 from os_acc.availability.host_signs import mounts
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import block_files
 from os_acc.kernel import configfs
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 
 def _mounted(host: Snapshot, name: str) -> Reason | None:
@@ -29,25 +26,11 @@ def _mounted(host: Snapshot, name: str) -> Reason | None:
     return refusals.MOUNTED.reason(name=name, place=place)
 
 
-def _mounted_on_demand(host: Snapshot, name: str) -> Reason | None:
-    place = host.once(mounts.automatic).get(name)
-    if place is None:
-        return None
-    return host_refusals.AUTOMOUNT.reason(name=name, place=place)
-
-
 def _has_superblock(host: Snapshot, name: str) -> Reason | None:
     kind = host.once(mounts.superblocks).get(name)
     if kind is None or _mounted(host, name) is not None:
         return None
     return host_refusals.SUPERBLOCK.reason(name=name, kind=kind)
-
-
-def _in_btrfs(host: Snapshot, name: str) -> Reason | None:
-    uuid = host.once(mounts.btrfs_members).get(name)
-    if uuid is None:
-        return None
-    return host_refusals.IN_BTRFS.reason(name=name, uuid=uuid)
 
 
 def _in_zpool(host: Snapshot, name: str) -> Reason | None:
@@ -62,22 +45,10 @@ def _in_zpool(host: Snapshot, name: str) -> Reason | None:
     )
 
 
-def _swap(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_swaps):
-        return refusals.SWAP.reason(name=name)
-    return None
-
-
 def _swaps(host: Snapshot) -> frozenset[str]:
     lines = sysfs.read_long(f'{sysfs.PROC}/swaps').splitlines()[1:]
     paths = [sysfs.unescaped(line.split()[0]) for line in lines if line]
     return frozenset(filter(None, map(block_files.name_of, paths)))
-
-
-def _journal(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_journals):
-        return host_refusals.JOURNAL.reason(name=name)
-    return None
 
 
 def _journals(host: Snapshot) -> frozenset[str]:
@@ -107,13 +78,6 @@ def _in_bcache(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
-def _backs(host: Snapshot, name: str) -> Reason | None:
-    upper = host.once(_backed).get(name)
-    if upper is None:
-        return None
-    return refusals.PART_OF_BLOCK_DEVICE.reason(name=name, upper=upper)
-
-
 def _backed(host: Snapshot) -> dict[str, str]:
     """The loop or zram device of each block device that is behind one."""
     found = {}
@@ -129,12 +93,6 @@ def _backed(host: Snapshot) -> dict[str, str]:
     return found
 
 
-def _served(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_by_rnbd):
-        return host_refusals.EXPORTED_BY_RNBD.reason(name=name)
-    return None
-
-
 def _by_rnbd(host: Snapshot) -> frozenset[str]:
     directory = f'{sysfs.SYS}/class/rnbd-server/ctl/devices'
     links = (
@@ -142,20 +100,6 @@ def _by_rnbd(host: Snapshot) -> frozenset[str]:
         for name in sysfs.names(directory)
     )
     return frozenset(filter(None, links))
-
-
-def _exported(host: Snapshot, name: str) -> Reason | None:
-    subsystem = host.once(configfs.exported).get(name)
-    if subsystem is None:
-        return None
-    return refusals.EXPORTED_NAMESPACE.reason(name=name, subsystem=subsystem)
-
-
-def _lun(host: Snapshot, name: str) -> Reason | None:
-    store = host.once(configfs.backstores).get(name)
-    if store is None:
-        return None
-    return host_refusals.EXPORTED_LUN.reason(name=name, store=store)
 
 
 SIGNS = (
@@ -171,7 +115,7 @@ SIGNS = (
         '/etc/fstab, with an autofs in /proc/PID/mountinfo',
         'It is mounted as soon as somebody accesses it (x-systemd.automount).',
         'systemd 205',
-        _mounted_on_demand,
+        sign.in_table(mounts.automatic, host_refusals.AUTOMOUNT, 'place'),
     ),
     sign.BlockSign(
         '/sys/fs/KIND/NAME (ext4, xfs, f2fs, nilfs2, erofs), '
@@ -186,7 +130,7 @@ SIGNS = (
         '/sys/fs/btrfs/UUID/devices/NAME',
         'It is a member of a mounted btrfs. mountinfo names only one member.',
         'Linux 3.14',
-        _in_btrfs,
+        sign.in_table(mounts.btrfs_members, host_refusals.IN_BTRFS, 'uuid'),
     ),
     sign.BlockSign(
         '/proc/spl/kstat/zfs/POOL, with ID_FS_TYPE=zfs_member and '
@@ -199,13 +143,13 @@ SIGNS = (
         '/proc/swaps',
         'The host swaps to it.',
         'Linux 2.6',
-        _swap,
+        sign.in_set(_swaps, refusals.SWAP),
     ),
     sign.BlockSign(
         '/proc/fs/jbd2/NAME',
         'The journal of a mounted ext4 or OCFS2 of another disk is on it.',
         'Linux 2.6.28',
-        _journal,
+        sign.in_set(_journals, host_refusals.JOURNAL),
     ),
     sign.BlockSign(
         '/sys/class/block/NAME/holders',
@@ -227,34 +171,36 @@ SIGNS = (
         'another mount namespace: the loop device itself shows root the '
         'number.',
         'Linux 2.6.37, 4.14',
-        _backs,
+        sign.in_table(_backed, refusals.PART_OF_BLOCK_DEVICE, 'upper'),
     ),
     sign.BlockSign(
         '/sys/kernel/config/nvmet/subsystems/NQN/namespaces/N/device_path',
         'The NVMe target exports it, even if the export is disabled.',
         'Linux 4.8',
-        _exported,
+        sign.in_table(
+            configfs.exported, refusals.EXPORTED_NAMESPACE, 'subsystem'
+        ),
     ),
     sign.BlockSign(
         '/sys/class/rnbd-server/ctl/devices/NAME/block_dev',
         'The RNBD target exports it over RDMA.',
         'Linux 5.8',
-        _served,
+        sign.in_set(_by_rnbd, host_refusals.EXPORTED_BY_RNBD),
     ),
     sign.BlockSign(
         '/sys/kernel/config/target/core/HBA/NAME/udev_path and info',
         'The SCSI target (LIO) has it as a backstore, also for vhost.',
         'Linux 2.6.38',
-        _lun,
+        sign.in_table(
+            configfs.backstores, host_refusals.EXPORTED_LUN, 'store'
+        ),
     ),
 )
 
 
-# The pools of ZFS that are imported, and their members.
-#
-# Only root can ask ZFS for the members. Everybody can read which pools are
-# imported, and what udev has read of each block device.
-
+# The pools of ZFS that are imported, and their members. Only root can ask ZFS
+# for the members. Everybody can read which pools are imported, and what udev
+# has read of each block device.
 
 # What blkid calls a member: libblkid/src/superblocks/zfs.c
 _TYPE = 'zfs_member'
@@ -268,11 +214,11 @@ def imported(host: object = None) -> list[str]:
 
 
 def pool_of(path: str) -> str | None:
-    """The pool of which a block device is a member.
+    """The pool of which a block device is a member; None if of none.
+
+    The name is empty if the member does not have it, as a cache device.
 
     :param path: its directory in sysfs
-    :returns: the pool's name, which is empty if the member does not have it,
-        as a cache device; None if it is not a member
     """
     number = sysfs.read(f'{path}/dev')
     text = sysfs.read(f'{sysfs.UDEV_DATA}/b{number}') or ''

@@ -17,15 +17,12 @@ import struct
 import uuid
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import block_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # Where the firmware finds disks: storage, and Fibre Channel or USB.
 _WITH_DISKS = (pci.CLASS_STORAGE, pci.CLASS_SERIAL)
@@ -38,19 +35,15 @@ _KDUMP_TARGETS = ('raw', 'ext2', 'ext3', 'ext4', 'minix', 'btrfs', 'xfs')
 _DRACUT_MOUNT = re.compile(r'\s--mount[=\s]\s*["\']?([^\s"\']+)')
 
 
-def _boots(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_boot_partitions):
-        return host_refusals.BOOT_PARTITION.reason(name=name)
-    return None
-
-
 def _boot_partitions(host: Snapshot) -> frozenset[str]:
     """The names of the partitions from which the firmware has booted."""
-    texts = partitions(host.once(boot_option))
-    if signature := bios_signature():
-        directory = f'{sysfs.DEV}/disk/by-partuuid'
-        start = f'{signature}-'
-        texts += [x for x in sysfs.names(directory) if x.startswith(start)]
+    texts = [*_partitions(host.once(_boot_option))]
+    if loader := _variable('LoaderDevicePartUUID', _LOADER):
+        texts.append(loader.decode('utf-16-le', 'replace').strip('\0'))
+    if signature := _bios_signature():
+        known = sysfs.names(f'{sysfs.DEV}/disk/by-partuuid')
+        known += host.once(_by_uuid)
+        texts += [x for x in known if x.startswith(f'{signature}-')]
     found = (_partition(host, text.lower()) for text in texts)
     return frozenset(filter(None, found))
 
@@ -84,8 +77,16 @@ def _boots_by(host: Snapshot, function: pci.Function) -> Reason | None:
     return None
 
 
-def _boot_adapters(host: Snapshot) -> frozenset[str]:
-    return frozenset(adapters(host.once(boot_option)))
+def _boot_adapters(host: Snapshot) -> list[str]:
+    """The PCI functions whose disk the firmware has booted from."""
+    if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
+        return [found]
+    option = host.once(_boot_option)
+    # The partition is more specific, and firmware may name a drive that was
+    # moved. A network card, such as that of a BMC on USB, has no disk.
+    if any(kind in (_HARD_DRIVE, _MAC) for kind, _ in option):
+        return []
+    return _functions(option)
 
 
 def shows_boot_disk(host: Snapshot) -> bool:
@@ -97,12 +98,6 @@ def _hibernates(host: Snapshot, name: str) -> Reason | None:
     number = sysfs.read(f'{host.paths[name]}/dev')
     if number and number == sysfs.read(f'{sysfs.SYS}/power/resume'):
         return host_refusals.HIBERNATION.reason(name=name)
-    return None
-
-
-def _dumps(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_dump_targets):
-        return host_refusals.CRASH_DUMP.reason(name=name)
     return None
 
 
@@ -118,13 +113,9 @@ def has_crash_kernel() -> bool:
     configuration of kdump counts too: firmware-assisted-dump.rst in
     Documentation/arch/powerpc. Linux 5.5 has moved the file.
     """
+    names = ('kexec_crash_loaded', 'fadump/registered', 'fadump_registered')
     return any(
-        sysfs.read(f'{sysfs.SYS}/kernel/{name}') == '1'
-        for name in (
-            'kexec_crash_loaded',
-            'fadump/registered',
-            'fadump_registered',
-        )
+        sysfs.read(f'{sysfs.SYS}/kernel/{name}') == '1' for name in names
     )
 
 
@@ -156,7 +147,7 @@ SIGNS = (
         'The firmware has booted the host from this partition, mounted or '
         'not. A BIOS names the disk: all of its partitions count.',
         'Linux 3.8',
-        _boots,
+        sign.in_set(_boot_partitions, host_refusals.BOOT_PARTITION),
     ),
     sign.FunctionSign(
         '/sys/firmware/edd/int13_dev80/pci_dev; BootCurrent and BootNNNN, '
@@ -177,13 +168,12 @@ SIGNS = (
         'with /etc/kdump.conf',
         'The crash kernel (kdump) writes its dump to it, mounted or not.',
         'Linux 2.6.18',
-        _dumps,
+        sign.in_set(_dump_targets, host_refusals.CRASH_DUMP),
     ),
 )
 
 
 # Where the firmware has booted the host from, as UEFI and BIOS show it.
-
 
 # UEFI specification, 3.3 and 3.1.3; the loader's is in systemd-boot(7).
 _GLOBAL = '8be4df61-93ca-11d2-aa0d-00e098032b8c'
@@ -213,39 +203,14 @@ _OVER_NETWORK = re.compile(
 _Node = tuple[tuple[int, int], bytes]
 
 
-def partitions(option: list[_Node]) -> list[str]:
-    """The UUIDs of partitions that the boot option or the loader names.
-
-    :param option: what boot_option() returns
-    """
-    found = [*_partitions(option)]
-    if loader := _variable('LoaderDevicePartUUID', _LOADER):
-        found.append(loader.decode('utf-16-le', 'replace').strip('\0'))
-    return found
-
-
-def bios_signature() -> str | None:
+def _bios_signature() -> str | None:
     """The signature of the disk from which a BIOS has booted, as udev has it.
 
-    :returns: None if the BIOS does not show it, or the disk has none
+    None: the BIOS does not show it, or the disk has none.
     """
     text = _of_bios(sysfs.read, 'mbr_signature')
     number = int(text, 16) if text else 0
     return f'{number:08x}' if number else None
-
-
-def adapters(option: list[_Node]) -> list[str]:
-    """The PCI functions whose disk the firmware has booted from.
-
-    :param option: what boot_option() returns
-    """
-    if (found := _of_bios(sysfs.link, 'pci_dev')) is not None:
-        return [found]
-    # The partition is more specific, and firmware may name a drive that was
-    # moved. A network card, such as that of a BMC on USB, has no disk.
-    if any(kind in (_HARD_DRIVE, _MAC) for kind, _ in option):
-        return []
-    return _functions(option)
 
 
 def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
@@ -257,7 +222,7 @@ def _of_bios(read: Callable[[str], str | None], name: str) -> str | None:
     return None if _OVER_NETWORK.search(options) else found
 
 
-def boot_option(host: object = None) -> list[_Node]:
+def _boot_option(host: Snapshot) -> list[_Node]:
     """The device path of the boot option that was used: kinds and data.
 
     The kernel lets an ordinary user read 100 variables in a second:

@@ -8,19 +8,15 @@ the firmware has set up, which is in the memory of the display.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 import re
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
-from os_acc.refusals import reasons
+from os_acc.refusals import host_refusals
 from os_acc.refusals import refusals
-from os_acc.refusals import service_refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # The platform devices of drivers/firmware/sysfb.c.
 _FIRMWARE = re.compile(r'(simple|efi|vesa|vga|ega|platform)-framebuffer\.\d+')
@@ -40,31 +36,29 @@ _FRAME_BUFFER = re.compile(r'fb(\d+)')
 _MAP = re.compile(r'\bfbcon=(?:\S*,)?map:([0-9]+)')
 
 
-def _is_one(path: str) -> bool:
-    return sysfs.read(path) == '1'
+def _is_one(function: pci.Function, name: str) -> bool:
+    return name in function.entries and (
+        sysfs.read(f'{function.path}/{name}') == '1'
+    )
 
 
 def _boot_vga(host: Snapshot, function: pci.Function) -> Reason | None:
-    if 'boot_vga' in function.entries and (
-        _is_one(f'{function.path}/boot_vga')
-    ):
+    if _is_one(function, 'boot_vga'):
         return refusals.BOOT_DISPLAY.reason()
     return None
 
 
 def _boot_display(host: Snapshot, function: pci.Function) -> Reason | None:
-    if 'boot_display' in function.entries and (
-        _is_one(f'{function.path}/boot_display')
-    ):
-        return service_refusals.BOOT_SCREEN.reason()
+    if _is_one(function, 'boot_display'):
+        return host_refusals.BOOT_SCREEN.reason()
     return host.once(_boot_cards).get(function.address)
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.BOOT_SCREEN.reason())
+        (path, host_refusals.BOOT_SCREEN.reason())
         for _, path in sign.of_class('drm')
-        if _is_one(f'{path}/boot_display')
+        if sysfs.read(f'{path}/boot_display') == '1'
     )
 
 
@@ -72,7 +66,7 @@ def _platform(host: Snapshot, function: pci.Function) -> Reason | None:
     for entry in function.entries:
         # Most entries are none, and there are many functions.
         if '-framebuffer.' in entry and _FIRMWARE.fullmatch(entry):
-            return service_refusals.FIRMWARE_SCREEN.reason(name=entry)
+            return host_refusals.FIRMWARE_SCREEN.reason(name=entry)
     return None
 
 
@@ -90,11 +84,9 @@ def _regions(host: Snapshot) -> dict[str, Reason]:
         while above and above[-1][0] >= depth:
             above.pop()
         if name in _REGIONS:
-            for _, owner in above:
-                if pci.is_address(owner):
-                    found[owner] = service_refusals.FIRMWARE_SCREEN.reason(
-                        name=name
-                    )
+            reason = host_refusals.FIRMWARE_SCREEN.reason(name=name)
+            owners = [owner for _, owner in above if pci.is_address(owner)]
+            found |= dict.fromkeys(owners, reason)
         above.append((depth, name))
     return found
 
@@ -115,7 +107,7 @@ def _console_screen(host: Snapshot) -> dict[str, Reason]:
     chosen = _MAP.findall(sysfs.read_long(f'{sysfs.PROC}/cmdline'))
     numbers = {int(each) for each in chosen[-1]} if chosen else {min(found)[0]}
     return sign.by_function(
-        (path, service_refusals.CONSOLE_SCREEN.reason(name=name))
+        (path, host_refusals.CONSOLE_SCREEN.reason(name=name))
         for number, name, path in found
         if number in numbers
     )
@@ -141,7 +133,7 @@ def _connectors(host: Snapshot) -> dict[str, Reason]:
     drivers/gpu/drm/drm_sysfs.c.
     """
     return sign.by_function(
-        (path, service_refusals.SHOWS_PICTURE.reason(name=name))
+        (path, host_refusals.SHOWS_PICTURE.reason(name=name))
         for name, path in sign.of_class('drm')
         if sysfs.read(f'{path}/enabled') == 'enabled'
     )
@@ -157,11 +149,9 @@ def _lines(host: Snapshot) -> dict[str, Reason]:
     consoles = sysfs.read_long(f'{sysfs.PROC}/consoles').splitlines()
     active = (sysfs.read(f'{tty}/console/active') or '').split()
     names = {line.split()[0] for line in consoles if line.strip()} | {*active}
+    reason = host_refusals.CONSOLE_LINE.reason
     return sign.by_function(
-        (
-            sysfs.place(f'{tty}/{name}'),
-            service_refusals.CONSOLE_LINE.reason(name=name),
-        )
+        (sysfs.place(f'{tty}/{name}'), reason(name=name))
         for name in sorted(names)
     )
 
@@ -173,22 +163,18 @@ def _keyboards(host: Snapshot) -> dict[str, Reason]:
     keys, such as the buttons of a headset, have neither of the two.
     """
 
-    def found() -> Iterator[tuple[str, Reason]]:
-        text = sysfs.read_long(f'{sysfs.PROC}/bus/input/devices')
-        for device in text.split('\n\n'):
-            values = {
-                line[:2]: line[2:].strip().partition('=')[2].strip('" ')
-                for line in device.splitlines()
-            }
-            handlers = set(values.get('H:', '').split())
-            if 'kbd' in handlers and handlers & {'sysrq', 'leds'}:
-                name = values.get('N:', '')
-                yield (
-                    values.get('S:', ''),
-                    service_refusals.KEYBOARD.reason(name=name),
-                )
-
-    return sign.by_function(found())
+    found = []
+    text = sysfs.read_long(f'{sysfs.PROC}/bus/input/devices')
+    for device in text.split('\n\n'):
+        values = {
+            line[:2]: line[2:].strip().partition('=')[2].strip('" ')
+            for line in device.splitlines()
+        }
+        handlers = set(values.get('H:', '').split())
+        if 'kbd' in handlers and handlers & {'sysrq', 'leds'}:
+            name, path = values.get('N:', ''), values.get('S:', '')
+            found.append((path, host_refusals.KEYBOARD.reason(name=name)))
+    return sign.by_function(found)
 
 
 SIGNS = (

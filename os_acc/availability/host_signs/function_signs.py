@@ -8,19 +8,16 @@ import re
 
 from os_acc.availability.host_signs import mounts
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import configfs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.kinds.idxd import use as idxd_use
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
 from os_acc.refusals import refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # Of an NVMe controller: storage, and for NVMe over Fabrics network cards and
 # Fibre Channel.
@@ -49,15 +46,10 @@ def _has_vgpu(host: Snapshot, function: pci.Function) -> Reason | None:
     return refusals.HAS_VGPU.reason(number=kind) if kind else None
 
 
-def _has_vdpa(host: Snapshot, function: pci.Function) -> Reason | None:
-    name = host.once(_vdpa_devices).get(function.address)
-    return None if name is None else host_refusals.HAS_VDPA.reason(name=name)
-
-
-def _vdpa_devices(host: Snapshot) -> dict[str, str]:
+def _vdpa_devices(host: Snapshot) -> dict[str, Reason]:
     directory = f'{sysfs.SYS}/bus/vdpa/devices'
     return {
-        address: name
+        address: host_refusals.HAS_VDPA.reason(name=name)
         for name in sysfs.names(directory)
         for address in ways.functions_in(sysfs.place(f'{directory}/{name}'))
     }
@@ -73,27 +65,14 @@ def _for_guest(host: Snapshot, function: pci.Function) -> Reason | None:
     return None
 
 
-def _exported(host: Snapshot, function: pci.Function) -> Reason | None:
-    try:
-        found = host.once(_controllers).get(function.address)
-    except OSError:
-        # Any drive may then be exported, but no other function.
-        if function.base_class in _ON_THE_WAY:
-            raise
-        return None
-    if found is None:
-        return None
-    return refusals.EXPORTED_CONTROLLER.reason(
-        name=found[0], subsystem=found[1]
-    )
-
-
-def _controllers(host: Snapshot) -> dict[str, tuple[str, str]]:
-    """By function: the exported controller that needs it, and its export."""
+def _controllers(host: Snapshot) -> dict[str, Reason]:
+    """By function: the exported controller that needs it."""
     directory = f'{sysfs.SYS}/class/nvme'
     known = sysfs.names(directory)
     return {
-        address: (name, subsystem)
+        address: refusals.EXPORTED_CONTROLLER.reason(
+            name=name, subsystem=subsystem
+        )
         for name, subsystem in host.once(configfs.exported).items()
         if name in known
         for way in host.finder.of_controller(
@@ -114,16 +93,6 @@ def _shared(host: Snapshot) -> dict[str, Reason]:
         (path, host_refusals.SHARED.reason(tag=tag, place=place))
         for path, tag, place in mounts.shared(host)
     )
-
-
-def _passed_through(host: Snapshot, function: pci.Function) -> Reason | None:
-    try:
-        return host.once(_scsi_devices).get(function.address)
-    except OSError:
-        # Any adapter may then be passed through, but no other function.
-        if function.base_class in _ON_THE_WAY:
-            raise
-        return None
 
 
 def _scsi_devices(host: Snapshot) -> dict[str, Reason]:
@@ -156,11 +125,11 @@ SIGNS = (
         'vGPU 17 of NVIDIA',
         _has_vgpu,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/bus/vdpa/devices/NAME',
         'It has a vDPA device, which the host or a guest (vhost) has.',
         'Linux 5.7',
-        _has_vdpa,
+        _vdpa_devices,
     ),
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/pciDOMAIN:BUS',
@@ -173,7 +142,7 @@ SIGNS = (
         '/sys/kernel/config/nvmet/subsystems/NQN/passthru/device_path',
         'The NVMe target passes its controller through.',
         'Linux 5.9',
-        _exported,
+        sign.on_the_way(_controllers, *_ON_THE_WAY),
     ),
     sign.FunctionSign(
         '/sys/kernel/config/target/core/pscsi_N/NAME/info, with '
@@ -181,7 +150,7 @@ SIGNS = (
         'The SCSI target (LIO) passes a SCSI device of it through, such as a '
         'tape drive, which is not a block device.',
         'Linux 2.6.38',
-        _passed_through,
+        sign.on_the_way(_scsi_devices, *_ON_THE_WAY),
     ),
     sign.FunctionSign(
         '/sys/fs/virtiofs/N/tag and device, '

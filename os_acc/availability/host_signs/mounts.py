@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import dataclasses
 import errno
+import os
 
 from os_acc.availability.host_signs import snapshot
 from os_acc.kernel import block_files
@@ -16,26 +17,21 @@ from os_acc.kernel import sysfs
 # fs/xfs/xfs_super.c.
 _FURTHER = ('logdev=', 'rtdev=')
 
-# Where a file system has a directory with the name of the block device.
+# File systems that have a directory with the name of the block device.
 _IN_SYSFS = ('ext4', 'xfs', 'f2fs', 'nilfs2', 'erofs')
-_IN_PROCFS = ('ntfs3',)
 
 _UNSEEN = (errno.EINVAL, errno.EACCES, errno.EPERM)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mounts:
-    """Mount points.
+    """Mount points."""
 
-    :ivar numbers: by the number of the device, ``major:minor``
-    :ivar sources: by the name of a block device that is a source
-    :ivar automatic: where the automounter mounts a block device on access
-    :ivar shared: by the tag of a directory of another machine: virtiofs, 9p
-    """
-
-    numbers: dict[str, str]
-    sources: dict[str, str]
+    numbers: dict[str, str]  # by the number of the device, ``major:minor``
+    sources: dict[str, str]  # by the name of a block device that is a source
+    # where the automounter mounts a block device on access
     automatic: set[str]
+    # by the tag of a directory of another machine: virtiofs, 9p
     shared: dict[str, str]
 
     def of(self, number: str, name: str) -> str | None:
@@ -44,10 +40,7 @@ class Mounts:
 
 
 def read(host: object = None) -> Mounts:
-    """Read the mounts of all mount namespaces that this process can see.
-
-    :raises OSError: if those of this process cannot be read
-    """
+    """Read the mounts of all mount namespaces that this process can see."""
     found = Mounts({}, {}, set(), {})
     for text in _texts():
         for line in text.splitlines():
@@ -74,31 +67,23 @@ def automatic(host: snapshot.Snapshot) -> dict[str, str]:
 
 
 def shared(host: snapshot.Snapshot) -> Iterator[tuple[str, str, str]]:
-    """The directories of another machine that are mounted, by virtio.
+    """The device, tag and place of each mounted directory of a hypervisor.
 
     Documentation/ABI/testing/sysfs-fs-virtiofs, since Linux 6.9, and
     p9_mount_tag_show() in net/9p/trans_virtio.c.
-
-    :returns: the directory in sysfs of a device, its tag, and where it is
-        mounted
     """
     places = host.once(read).shared
     if not places:
         return
-    devices = f'{sysfs.SYS}/bus/virtio/drivers/9pnet_virtio'
-    systems = f'{sysfs.SYS}/fs/virtiofs'
     for directory, tag_file, device in (
-        (devices, 'mount_tag', ''),
-        (systems, 'tag', '/device'),
+        ('bus/virtio/drivers/9pnet_virtio', 'mount_tag', ''),
+        ('fs/virtiofs', 'tag', '/device'),
     ):
-        for name in sysfs.names(directory):
-            text = sysfs.read(f'{directory}/{name}/{tag_file}') or ''
-            if (tag := text.strip('\0')) in places:
-                yield (
-                    sysfs.place(f'{directory}/{name}{device}'),
-                    tag,
-                    places[tag],
-                )
+        for name in sysfs.names(f'{sysfs.SYS}/{directory}'):
+            path = f'{sysfs.SYS}/{directory}/{name}'
+            tag = (sysfs.read(f'{path}/{tag_file}') or '').strip('\0')
+            if tag in places:
+                yield sysfs.place(f'{path}{device}'), tag, places[tag]
 
 
 def superblocks(host: object = None) -> dict[str, str]:
@@ -109,14 +94,12 @@ def superblocks(host: object = None) -> dict[str, str]:
     was detached (umount --lazy) while a program uses it: sysfs-fs-ext4,
     sysfs-fs-xfs and the like in Documentation/ABI/testing.
     """
+    directories = [f'{sysfs.SYS}/fs/{kind}' for kind in _IN_SYSFS]
+    directories.append(f'{sysfs.PROC}/fs/ntfs3')
     return {
-        name: kind
-        for root, kinds in (
-            (f'{sysfs.SYS}/fs', _IN_SYSFS),
-            (f'{sysfs.PROC}/fs', _IN_PROCFS),
-        )
-        for kind in kinds
-        for name in sysfs.names(f'{root}/{kind}')
+        name: os.path.basename(each)
+        for each in directories
+        for name in sysfs.names(each)
     }
 
 

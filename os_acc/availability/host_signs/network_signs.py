@@ -7,21 +7,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import network
 from os_acc.kernel import pci
 from os_acc.kernel import rdma
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-from os_acc.refusals import reasons
+from os_acc.refusals import host_refusals
 from os_acc.refusals import refusals
-from os_acc.refusals import service_refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
+_CLASS_USB = 0x0C03
+
+# The kernel's directories of the devices below a function that belong to
+# network namespaces, and what such a device is.
+_KINDS = {'net': 'interface', 'infiniband': 'RDMA device'}
 
 
 def _in_another(host: Snapshot, name: str) -> Reason | None:
@@ -45,43 +47,8 @@ def _is_up(host: Snapshot, name: str) -> Reason | None:
     return None
 
 
-_OF_INTERFACES = (
-    sign.InterfaceSign(
-        '/sys/class/net/NAME/master',
-        'It is in a bridge, a bond, a VRF or Open vSwitch.',
-        'Linux 3.14, for a bond 2.6',
-        _in_another,
-    ),
-    sign.InterfaceSign(
-        '/sys/class/net/NAME/upper_OTHER',
-        'Another interface, such as a VLAN or a macvlan, is set up on it.',
-        'Linux 3.14',
-        _carries,
-    ),
-    sign.InterfaceSign(
-        '/sys/class/net/NAME/flags',
-        'It is up. Whatever has a route, an address or a connection through '
-        'it needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their '
-        'targets.',
-        'Linux 2.6.12',
-        _is_up,
-    ),
-)
-
-
-# The signs that an interface or RDMA device is used where sysfs shows none.
-#
-# Another network namespace may have it, or programs use its verbs.
-
-
-_CLASS_USB = 0x0C03
-
-# The kernel's directories of the devices below a function that belong to
-# network namespaces, and what such a device is.
-_KINDS = {'net': 'interface', 'infiniband': 'RDMA device'}
-
-
 def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
+    """An interface or RDMA device in another network namespace."""
     if function.driver is None or vfio.is_bound(function):
         return None
     for path, kind in _directories(function):
@@ -89,7 +56,7 @@ def _elsewhere(host: Snapshot, function: pci.Function) -> Reason | None:
         # cleanup_glue_dir() in drivers/base/core.c.
         shown = len(sysfs.names(path))
         if not shown or shown < sysfs.count_directories(path):
-            return service_refusals.INTERFACE_ELSEWHERE.reason(
+            return host_refusals.INTERFACE_ELSEWHERE.reason(
                 what=_KINDS[kind], driver=function.driver
             )
     return None
@@ -120,17 +87,14 @@ def _below(path: str) -> Iterator[tuple[str, str]]:
 def _users(host: Snapshot) -> dict[str, Reason]:
     numbers = rdma.user_contexts()
     return sign.by_function(
-        (path, service_refusals.RDMA_USERS.reason(name=name, number=number))
+        (path, host_refusals.RDMA_USERS.reason(name=name, number=number))
         for name, path in rdma.places().items()
         if (number := numbers.get(name))
     )
 
 
 def untold(host: Snapshot) -> dict[str, str]:
-    """The RDMA devices whose number of users the kernel does not show.
-
-    :returns: the name of the RDMA device by the address of its function
-    """
+    """By function: an RDMA device whose users the kernel does not show."""
     numbers = rdma.user_contexts()
     return {
         address: name
@@ -140,7 +104,27 @@ def untold(host: Snapshot) -> dict[str, str]:
     }
 
 
-_OF_RDMA = (
+SIGNS = (
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/master',
+        'It is in a bridge, a bond, a VRF or Open vSwitch.',
+        'Linux 3.14, for a bond 2.6',
+        _in_another,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/upper_OTHER',
+        'Another interface, such as a VLAN or a macvlan, is set up on it.',
+        'Linux 3.14',
+        _carries,
+    ),
+    sign.InterfaceSign(
+        '/sys/class/net/NAME/flags',
+        'It is up. Whatever has a route, an address or a connection through '
+        'it needs that: iSCSI, NVMe over TCP and RDMA, NFS, and their '
+        'targets.',
+        'Linux 2.6.12',
+        _is_up,
+    ),
     sign.FunctionSign(
         '/sys/bus/pci/devices/ADDRESS/net and infiniband',
         'The directory is there, and is empty or has more links than '
@@ -157,5 +141,3 @@ _OF_RDMA = (
         _users,
     ),
 )
-
-SIGNS = (*_OF_INTERFACES, *_OF_RDMA)

@@ -4,58 +4,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import configfs
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals.reasons import Reason
 
 # Network controllers, and serial buses: Fibre Channel and InfiniBand.
 _MAY_SERVE = (pci.CLASS_NETWORK, pci.CLASS_SERIAL)
 
 
-def _nvmet(host: Snapshot, function: pci.Function) -> Reason | None:
-    return _serves(host, _nvmet_ports, function)
-
-
-def _lio(host: Snapshot, function: pci.Function) -> Reason | None:
-    return _serves(host, _lio_ports, function)
-
-
-def _serves(
-    host: Snapshot,
-    read: Callable[[Snapshot], dict[str, str]],
-    function: pci.Function,
-) -> Reason | None:
-    try:
-        port = host.once(read).get(function.address)
-    except OSError:
-        # Any port of the host may then be used, but no other function.
-        if function.base_class in _MAY_SERVE or host.interfaces_of(
-            function.address
-        ):
-            raise
-        return None
-    return None if port is None else host_refusals.SERVES.reason(port=port)
-
-
-def _nvmet_ports(host: Snapshot) -> dict[str, str]:
+def _nvmet_ports(host: Snapshot) -> dict[str, Reason]:
     """The port of the NVMe target by the function that it depends on.
 
     A port without a subsystem does not listen: nvmet_port_subsys_allow_link()
     in drivers/nvme/target/configfs.c.
     """
     directory = f'{configfs.root("nvmet", "nvmet")}/ports'
-    found: dict[str, str] = {}
+    found: dict[str, Reason] = {}
     for name in sysfs.names(directory):
         path = f'{directory}/{name}'
         if not sysfs.names(f'{path}/subsystems'):
@@ -72,10 +44,10 @@ def _nvmet_ports(host: Snapshot) -> dict[str, str]:
     return found
 
 
-def _lio_ports(host: Snapshot) -> dict[str, str]:
+def _lio_ports(host: Snapshot) -> dict[str, Reason]:
     """The port of the SCSI target by the function that it depends on."""
     directory = configfs.root('target_core_mod', 'target')
-    found: dict[str, str] = {}
+    found: dict[str, Reason] = {}
     for fabric in sysfs.folders(directory):
         if fabric == 'core':
             continue
@@ -103,30 +75,26 @@ def _places(
     # drivers/scsi/qla2xxx/tcm_qla2xxx.c.
     wanted = name.partition('@')[0].removeprefix('0x')
     wanted = wanted.replace(':', '').lower()
-    for kind, file in (('fc_host', 'port_name'), ('infiniband', '')):
-        directory = f'{sysfs.SYS}/class/{kind}'
-        for device in sysfs.names(directory):
-            here = f'{directory}/{device}'
-            texts = (
-                [sysfs.read(f'{here}/{file}')]
-                if file
-                else [
-                    sysfs.read(f'{here}/ports/{port}/gids/0')
-                    for port in sysfs.names(f'{here}/ports')
-                ]
-            )
-            for text in texts:
-                plain = (text or '').removeprefix('0x').replace(':', '')
+    for kind in ('fc_host', 'infiniband'):
+        for _, here in sign.of_class(kind):
+            files = [f'{here}/port_name'] + [
+                f'{here}/ports/{port}/gids/0'
+                for port in sysfs.names(f'{here}/ports')
+            ]
+            for file in files:
+                plain = (sysfs.read(file) or '').removeprefix('0x')
+                plain = plain.replace(':', '')
                 if len(wanted) >= 16 and plain.endswith(wanted):
-                    yield sysfs.place(here)
+                    yield here
 
 
-def _by_function(
-    places: Iterator[str] | list[str], label: str
-) -> Iterator[tuple[str, str]]:
-    for place in places:
-        for address in ways.functions_in(place):
-            yield address, label
+def _by_function(places: Iterable[str], label: str) -> dict[str, Reason]:
+    reason = host_refusals.SERVES.reason(port=label)
+    return {
+        address: reason
+        for place in places
+        for address in ways.functions_in(place)
+    }
 
 
 SIGNS = (
@@ -137,7 +105,7 @@ SIGNS = (
         'port of Fibre Channel. A port that listens on any address depends on '
         'no particular card.',
         'Linux 4.8',
-        _nvmet,
+        sign.on_the_way(_nvmet_ports, *_MAY_SERVE),
     ),
     sign.FunctionSign(
         '/sys/kernel/config/target/FABRIC/NAME, with '
@@ -146,6 +114,6 @@ SIGNS = (
         'A target of the SCSI target (LIO) has its port of Fibre Channel or '
         'InfiniBand, or a portal of iSCSI has an address of its interface.',
         'Linux 3.1',
-        _lio,
+        sign.on_the_way(_lio_ports, *_MAY_SERVE),
     ),
 )

@@ -7,19 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 import re
 
-from os_acc.availability.host_signs import routes
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
 from os_acc.availability.host_signs import ways
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
-from os_acc.refusals import reasons
-from os_acc.refusals import service_refusals
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
+from os_acc.refusals import host_refusals
+from os_acc.refusals.reasons import Reason
 
 _IPMI = re.compile(r'ipmi\d+')
 
@@ -45,7 +41,7 @@ def _controllers(host: Snapshot) -> dict[str, Reason]:
                     yield name, sysfs.place(f'{place}/{name}')
 
     return sign.by_function(
-        (path, service_refusals.MANAGEMENT.reason(name=name))
+        (path, host_refusals.MANAGEMENT.reason(name=name))
         for name, path in found()
     )
 
@@ -57,44 +53,31 @@ def _watchdogs(host: Snapshot) -> dict[str, Reason]:
     needs CONFIG_WATCHDOG_SYSFS, the watchdog may run.
     """
 
-    def found() -> Iterator[tuple[str, Reason]]:
-        for name, path in sign.of_class('watchdog'):
-            state = sysfs.read(f'{path}/state')
-            if state != 'inactive':
-                text = 'runs' if state else 'may run: the kernel does not '
-                'show it'
-                yield (
-                    path,
-                    service_refusals.WATCHDOG.reason(name=name, state=text),
-                )
-
-    return sign.by_function(found())
+    found = []
+    for name, path in sign.of_class('watchdog'):
+        state = sysfs.read(f'{path}/state')
+        if state != 'inactive':
+            text = 'runs' if state else 'may run: the kernel does not show it'
+            reason = host_refusals.WATCHDOG.reason(name=name, state=text)
+            found.append((path, reason))
+    return sign.by_function(found)
 
 
 def _tpms(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.TPM.reason(name=name))
+        (path, host_refusals.TPM.reason(name=name))
         for name, path in sign.of_class('tpm')
     )
 
 
 def _boot_cards(host: Snapshot) -> dict[str, Reason]:
     """Documentation/ABI/testing/sysfs-ibft: the link device of each NIC."""
-    directory = f'{sysfs.SYS}/firmware/ibft'
+    directory, reason = f'{sysfs.SYS}/firmware/ibft', host_refusals.BOOTS_FROM
     return sign.by_function(
-        (
-            sysfs.place(f'{directory}/{name}/device'),
-            service_refusals.BOOTS_FROM.reason(name=name),
-        )
+        (sysfs.place(f'{directory}/{name}/device'), reason.reason(name=name))
         for name in sysfs.names(directory)
         if name.startswith('ethernet')
     )
-
-
-def _route(host: Snapshot, name: str) -> Reason | None:
-    if name in host.once(_defaults):
-        return service_refusals.DEFAULT_ROUTE.reason(name=name)
-    return None
 
 
 def _defaults(host: Snapshot) -> frozenset[str]:
@@ -102,52 +85,11 @@ def _defaults(host: Snapshot) -> frozenset[str]:
 
     Other routes need an interface that is up, and that is a sign of its own.
     """
-    return frozenset(
-        name
-        for network, name in routes.Routes().networks()
-        if network.prefixlen == 0
-    )
-
-
-_OF_SERVICES = (
-    sign.HostSign(
-        '/sys/class/ipmi/NAME, /sys/class/iLO/NAME, '
-        '/sys/bus/platform/devices/ipmi_bmc.N/ipmiM',
-        'The host reaches its management controller (BMC) through it.',
-        'Linux 2.6.15',
-        _controllers,
-    ),
-    sign.HostSign(
-        '/sys/class/watchdog/NAME/state',
-        'A watchdog on it runs, and resets the host when nothing serves it. '
-        'Without the file it counts as running.',
-        'Linux 4.5',
-        _watchdogs,
-    ),
-    sign.HostSign(
-        '/sys/class/tpm/NAME',
-        'The TPM of the host is on it, for example on its SPI bus.',
-        'Linux 4.0',
-        _tpms,
-    ),
-    sign.HostSign(
-        '/sys/firmware/ibft/ethernetN/device',
-        'The firmware boots the host from a disk of iSCSI through it.',
-        'Linux 2.6.26',
-        _boot_cards,
-    ),
-    sign.InterfaceSign(
-        '/proc/net/route, /proc/net/ipv6_route',
-        'It has a default route: of IPv4 in the main table, of IPv6 in any '
-        'table. Other routes need an interface that is up.',
-        'Linux 2.6.12',
-        _route,
-    ),
-)
+    found = ways.Routes().networks
+    return frozenset(name for network, name in found if not network.prefixlen)
 
 
 # The signs that the host's kernel itself uses a PCI function.
-
 
 # A module that registers the algorithms of the drivers that hold it:
 # drivers/crypto/intel/qat/qat_common. The other drivers do it themselves, or
@@ -161,7 +103,7 @@ _WITHOUT_PSP = frozenset({'1022:1468', '1022:1537'})
 
 def _channels(host: Snapshot) -> dict[str, Reason]:
     return sign.by_function(
-        (path, service_refusals.DMA_CHANNEL.reason(name=name))
+        (path, host_refusals.DMA_CHANNEL.reason(name=name))
         for name, path in sign.of_class('dma')
         if sysfs.read_int(f'{path}/in_use')
     )
@@ -179,7 +121,7 @@ def _crypto(host: Snapshot, function: pci.Function) -> Reason | None:
     for module in crypto_modules(function):
         if module in used:
             name, driver = used[module]
-            return service_refusals.CRYPTO.reason(name=name, driver=driver)
+            return host_refusals.CRYPTO.reason(name=name, driver=driver)
     return None
 
 
@@ -234,21 +176,20 @@ def _algorithms(host: Snapshot) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _cxl(host: Snapshot, function: pci.Function) -> Reason | None:
-    name, number = host.once(endpoints).get(function.address, ('', None))
-    if number:
-        return service_refusals.CXL_MEMORY.reason(name=name, number=number)
-    return None
+def _cxl(host: Snapshot) -> dict[str, Reason]:
+    return {
+        address: host_refusals.CXL_MEMORY.reason(name=name, number=number)
+        for address, (name, number) in host.once(endpoints).items()
+        if number
+    }
 
 
 def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
-    """The endpoint of each CXL device, and its number of decoders in use.
+    """By function: the endpoint of a CXL device, and its decoders in use.
 
     Documentation/ABI/testing/sysfs-bus-cxl: uport is the memory device, which
-    is below the function. The bridges above it have ports of their own.
-
-    :returns: by the address of the function. The number is None before Linux
-        6.7, which has no file for it
+    is below the function. The bridges above it have ports of their own. The
+    number of decoders is None before Linux 6.7, which has no file for it.
     """
     directory = f'{sysfs.SYS}/bus/cxl/devices'
     found = {}
@@ -268,11 +209,44 @@ def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
         and sysfs.read(f'{sysfs.SYS}/module/kvm_amd/parameters/sev')
         in ('Y', '1')
     ):
-        return service_refusals.GUEST_PROTECTION.reason()
+        return host_refusals.GUEST_PROTECTION.reason()
     return None
 
 
-_OF_KERNEL = (
+SIGNS = (
+    sign.HostSign(
+        '/sys/class/ipmi/NAME, /sys/class/iLO/NAME, '
+        '/sys/bus/platform/devices/ipmi_bmc.N/ipmiM',
+        'The host reaches its management controller (BMC) through it.',
+        'Linux 2.6.15',
+        _controllers,
+    ),
+    sign.HostSign(
+        '/sys/class/watchdog/NAME/state',
+        'A watchdog on it runs, and resets the host when nothing serves it. '
+        'Without the file it counts as running.',
+        'Linux 4.5',
+        _watchdogs,
+    ),
+    sign.HostSign(
+        '/sys/class/tpm/NAME',
+        'The TPM of the host is on it, for example on its SPI bus.',
+        'Linux 4.0',
+        _tpms,
+    ),
+    sign.HostSign(
+        '/sys/firmware/ibft/ethernetN/device',
+        'The firmware boots the host from a disk of iSCSI through it.',
+        'Linux 2.6.26',
+        _boot_cards,
+    ),
+    sign.InterfaceSign(
+        '/proc/net/route, /proc/net/ipv6_route',
+        'It has a default route: of IPv4 in the main table, of IPv6 in any '
+        'table. Other routes need an interface that is up.',
+        'Linux 2.6.12',
+        sign.in_set(_defaults, host_refusals.DEFAULT_ROUTE),
+    ),
     sign.HostSign(
         '/sys/class/dma/dmaNchanM/in_use',
         'The kernel uses a DMA channel on it, for example for md or NTB.',
@@ -290,7 +264,7 @@ _OF_KERNEL = (
         'Linux 2.6.15',
         _crypto,
     ),
-    sign.FunctionSign(
+    sign.HostSign(
         '/sys/bus/cxl/devices/endpointN/uport and decoders_committed',
         'Memory of this CXL device is mapped: it may be memory of the host.',
         'Linux 6.7',
@@ -304,5 +278,3 @@ _OF_KERNEL = (
         _protects,
     ),
 )
-
-SIGNS = (*_OF_SERVICES, *_OF_KERNEL)

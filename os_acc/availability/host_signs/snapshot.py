@@ -20,12 +20,12 @@ T = TypeVar('T')
 class Snapshot:
     """What the signs look at. Each file is read once, when it is needed.
 
-    :ivar paths: the directory in sysfs of each block device that can be
-        opened, by its name
-    :ivar interfaces: the directory in sysfs of each network interface, by its
-        name
-    :ivar errors: by the name of a block device, why its ways cannot be found.
-        Each PCI function that it may need then counts as used
+    All devices are by their names, and a path is a directory in sysfs.
+
+    :ivar paths: of each block device that can be opened
+    :ivar interfaces: the path of each network interface
+    :ivar errors: why the ways of a block device cannot be found. Each PCI
+        function that it may need then counts as used
     """
 
     def __init__(
@@ -38,22 +38,15 @@ class Snapshot:
 
     @classmethod
     def read(cls) -> Snapshot:
-        """Find the block devices and interfaces.
-
-        :raises OSError: if a whole class cannot be listed
-        """
+        """Find the block devices and interfaces."""
         block, net = f'{sysfs.SYS}/class/block', f'{sysfs.SYS}/class/net'
         found = cls(
             {}, {name: _place(f'{net}/{name}') for name in sysfs.names(net)}
         )
         for name in sysfs.names(block):
+            path = f'{block}/{name}'
             try:
-                path = sysfs.place(f'{block}/{name}')
-            except OSError as err:
-                found.paths[name] = f'{block}/{name}'
-                found.errors[name] = err
-                continue
-            try:
+                path = sysfs.place(path)
                 if _can_open(path):
                     found.paths[name] = path
             except OSError as err:
@@ -62,10 +55,7 @@ class Snapshot:
         return found
 
     def once(self, read: Callable[[Snapshot], T]) -> T:
-        """What a function reads of the host; it is called only once.
-
-        :raises OSError: what the function raises, at each call
-        """
+        """What a function returns or raises (OSError); it is called once."""
         if read not in self._known:
             try:
                 self._known[read] = read(self)
@@ -77,10 +67,7 @@ class Snapshot:
         return found  # type: ignore[no-any-return]
 
     def below(self, path: str) -> list[str]:
-        """The names of the block devices that need a device.
-
-        :param path: the device's directory in sysfs
-        """
+        """The names of the block devices that need a device."""
         start = f'{sysfs.place(path)}/'
         return [
             name
@@ -89,10 +76,7 @@ class Snapshot:
         ]
 
     def same_as(self, path: str) -> list[str]:
-        """The directories that show the same disk or partition as another.
-
-        :param path: the directory in sysfs of a block device
-        """
+        """The other paths of the same disk or partition."""
         found = []
         for name in self._twins(path):
             twin = self.paths[name]
@@ -104,12 +88,10 @@ class Snapshot:
         return found
 
     def directories(self, path: str) -> list[str]:
-        """The directories of a device and of the NVMe subsystems on it.
+        """The paths of a device and of the NVMe subsystems on it.
 
         A namespace of several paths has its character device, such as ng0n1,
         in its subsystem: nvme_cdev_add() in drivers/nvme/host/multipath.c.
-
-        :param path: as for below()
         """
         found = (
             self.finder.subsystem_of(self.paths[name])

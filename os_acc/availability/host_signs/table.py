@@ -9,10 +9,8 @@ function?". The documentation takes its table from here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 from os_acc.availability.host_signs import block_signs
 from os_acc.availability.host_signs import boot_signs
@@ -22,14 +20,10 @@ from os_acc.availability.host_signs import network_signs
 from os_acc.availability.host_signs import port_signs
 from os_acc.availability.host_signs import service_signs
 from os_acc.availability.host_signs import sign
-from os_acc.availability.host_signs import snapshot
+from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import pci
 from os_acc.refusals import host_refusals
-from os_acc.refusals import reasons
-
-Reason = reasons.Reason
-Snapshot = snapshot.Snapshot
-T = TypeVar('T')
+from os_acc.refusals.reasons import Reason
 
 #: They are checked by kind: host, function, interface, block device; within a
 #: kind in this order. Each module of signs adds its own.
@@ -47,9 +41,7 @@ SIGNS: tuple[sign.Sign, ...] = (
 # There are thousands of functions, so the signs are sorted once.
 _OF_HOST = [each for each in SIGNS if isinstance(each, sign.HostSign)]
 _OF_FUNCTION = [each for each in SIGNS if isinstance(each, sign.FunctionSign)]
-_OF_INTERFACE = [
-    each for each in SIGNS if isinstance(each, sign.InterfaceSign)
-]
+_OF_INTERFACE = [x for x in SIGNS if isinstance(x, sign.InterfaceSign)]
 _OF_BLOCK = [each for each in SIGNS if isinstance(each, sign.BlockSign)]
 
 
@@ -69,12 +61,10 @@ def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
     yield from of_all
     yield from by_address.get(function.address, ())
     for each in _OF_FUNCTION:
-        yield from _reason_of(each.find, each.file, host, function)
+        yield from _reason_of(each, host, function)
     for name in host.interfaces_of(function.address):
         for of_interface in _OF_INTERFACE:
-            yield from _reason_of(
-                of_interface.find, of_interface.file, host, name
-            )
+            yield from _reason_of(of_interface, host, name)
     for name in host.blocks_of(function.address):
         yield from block_uses(name, host)
 
@@ -82,7 +72,7 @@ def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
 def block_uses(name: str, host: Snapshot) -> Iterator[Reason]:
     """Say what the host uses a block device for. See uses()."""
     for each in _OF_BLOCK:
-        yield from _reason_of(each.find, each.file, host, name)
+        yield from _reason_of(each, host, name)
 
 
 def _of_host(host: Snapshot) -> tuple[dict[str, list[Reason]], list[Reason]]:
@@ -99,26 +89,22 @@ def _of_host(host: Snapshot) -> tuple[dict[str, list[Reason]], list[Reason]]:
 
 
 def _reason_of(
-    find: Callable[[Snapshot, T], Reason | None],
-    file: str,
+    of_one: sign.BlockSign | sign.InterfaceSign | sign.FunctionSign,
     host: Snapshot,
-    subject: T,
-) -> Sequence[Reason]:
+    subject: Any,
+) -> Iterator[Reason]:
     """What a sign says about a block device, an interface or a function."""
     try:
-        reason = find(host, subject)
+        reason = of_one.find(host, subject)
     except (OSError, ValueError) as err:
-        reason = _unreadable(err, file)
-    return () if reason is None else (reason,)
+        reason = _unreadable(err, of_one.file)
+    if reason is not None:
+        yield reason
 
 
 def _unreadable(err: OSError | ValueError, file: str) -> Reason:
-    """Say that a sign cannot be read.
-
-    :param file: the file of the sign, if the error does not name one
-    """
+    """Say that the file of a sign, or the one of the error, is unreadable."""
+    said: object = err
     if isinstance(err, OSError):
-        return host_refusals.UNREADABLE.reason(
-            file=err.filename or file, error=err.strerror or err
-        )
-    return host_refusals.UNREADABLE.reason(file=file, error=err)
+        file, said = err.filename or file, err.strerror or err
+    return host_refusals.UNREADABLE.reason(file=file, error=said)

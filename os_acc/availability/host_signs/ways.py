@@ -8,12 +8,16 @@ with several NVMe controllers, NVMe over Fabrics, and disks of iSCSI.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Iterator
 import errno
 import functools
+import ipaddress
 import os
 import re
+import sys
+from typing import TypeVar
 
-from os_acc.availability.host_signs import routes
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
@@ -23,6 +27,10 @@ _SCSI_HOST = re.compile(r'/(host\d+)/session(\d+)/')
 # nvmet_fc_parse_traddr() in drivers/nvme/target/fc.c takes 0x or not.
 _PORT_NAME = re.compile('pn-(0x)?([0-9a-fA-F]{16})')
 _ANY = ('0.0.0.0', '::', '[::]')  # noqa: S104
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Row = TypeVar('_Row')
 
 
 def functions_in(path: str) -> list[str]:
@@ -38,10 +46,9 @@ def identity(path: str) -> str | None:
     """A text that is equal for two block devices that are the same disk.
 
     Without multipath the kernel shows a disk once for each adapter, or for
-    each port of an NVMe drive.
+    each port of an NVMe drive. None: it is no disk with a worldwide name.
 
     :param path: the directory in sysfs of a block device
-    :returns: None if it is not a disk with a worldwide name
     """
     if name := sysfs.read(f'{path}/wwid'):
         # nvme_global_check_duplicate_ids() in drivers/nvme/host/core.c warns
@@ -78,8 +85,8 @@ class Ways:
         }
 
     @functools.cached_property
-    def _routes(self) -> routes.Routes:
-        return routes.Routes()
+    def _routes(self) -> Routes:
+        return Routes()
 
     def every(self) -> list[str]:
         """The ways to all devices that a block device may need."""
@@ -91,10 +98,7 @@ class Ways:
         ]
 
     def of_block(self, path: str) -> list[str]:
-        """The ways to a block device.
-
-        :param path: its directory in sysfs
-        """
+        """The ways to a block device, by its directory in sysfs."""
         found = [path]
         above = path
         while (above := os.path.dirname(above)) not in ('/', ''):
@@ -113,11 +117,7 @@ class Ways:
         return found
 
     def subsystem_of(self, path: str) -> str | None:
-        """The directory of the NVMe subsystem that a block device is in.
-
-        :param path: the directory in sysfs of the block device
-        :returns: None if it is in none, as without multipath
-        """
+        """The NVMe subsystem that a block device is in, with multipath."""
         above = os.path.dirname(path)
         return above if above in self._subsystems else None
 
@@ -168,10 +168,7 @@ class Ways:
         return found or every
 
     def of_controller(self, path: str) -> list[str]:
-        """The ways to an NVMe controller.
-
-        :param path: its directory in sysfs
-        """
+        """The ways to an NVMe controller, by its directory in sysfs."""
         found = [f'{path}/']
         transport = sysfs.read(f'{path}/transport')
         values = dict(
@@ -220,10 +217,7 @@ class Ways:
     def _of_connection(
         self, interface: str | None, local: str | None, remote: str | None
     ) -> list[str]:
-        """The ways to a connection, by the first value that shows them.
-
-        :param interface: the name of the interface that it is bound to
-        """
+        """The ways to a connection, by the first value that shows them."""
         found: list[str] = []
         if interface:
             found = self.of_interface(interface)
@@ -240,3 +234,91 @@ def _read_iscsi(path: str) -> str | None:
     except OSError:
         return None
     return None if text in ('', '<NULL>', '(null)', 'default') else text
+
+
+# By which network interfaces an address is reached, or has a local end. Read
+# from procfs, so that it needs no privilege and no netlink library.
+
+
+class Routes:
+    """The routes of the network namespace of this process."""
+
+    def __init__(self) -> None:
+        """Read the routes: each network, and the name of the interface."""
+        self.networks: list[tuple[_Network, str]] = [
+            *_rows('route', _ipv4),
+            *_rows('ipv6_route', _ipv6),
+        ]
+        self._local = dict(_rows('if_inet6', _local))
+        # Thousands of paths to disks have one address. It ends with the
+        # routes, unlike functools.cache, which keeps what it is called on.
+        self._found: dict[str, set[str]] = {}
+
+    def interfaces(self, text: str) -> set[str]:
+        """The interfaces that lead to an address, or that have it.
+
+        All that have the longest prefix: the kernel uses one of them.
+
+        :param text: an address of IPv4 or IPv6, which may be in brackets and
+            may have a scope; anything else has no interface
+        """
+        if text not in self._found:
+            self._found[text] = self._look_up(text)
+        return self._found[text]
+
+    def _look_up(self, text: str) -> set[str]:
+        plain, _, scope = text.strip('[]').partition('%')
+        if scope:
+            return {scope}
+        try:
+            address = ipaddress.ip_address(plain)
+        except ValueError:
+            return set()
+        if address in self._local:
+            return {self._local[address]}
+        found = [
+            (network.prefixlen, name)
+            for network, name in self.networks
+            if network.version == address.version and address in network
+        ]
+        longest = max((length for length, _ in found), default=0)
+        return {name for length, name in found if length == longest}
+
+
+def _rows(
+    name: str, read: Callable[[str], Iterator[tuple[_Row, str]]]
+) -> list[tuple[_Row, str]]:
+    path = f'{sysfs.PROC}/net/{name}'
+    text = sysfs.read_long(path)
+    try:
+        return list(read(text))
+    except (ValueError, IndexError) as err:
+        raise OSError(errno.EINVAL, f'unknown form: {err}', path) from err
+
+
+def _ipv4(text: str) -> Iterator[tuple[_Network, str]]:
+    """The routes of IPv4: fib_route_seq_show() in net/ipv4/fib_trie.c.
+
+    Addresses are hex numbers in the byte order of the host.
+    """
+    for line in text.splitlines()[1:]:
+        name, destination, *rest = line.split()
+        mask = int(rest[5], 16).bit_count()
+        number = int.from_bytes(bytes.fromhex(destination), sys.byteorder)
+        yield ipaddress.IPv4Network((number, mask), strict=False), name
+
+
+def _ipv6(text: str) -> Iterator[tuple[_Network, str]]:
+    """The routes of IPv6: rt6_info_route() in net/ipv6/ip6_fib.c."""
+    for line in text.splitlines():
+        destination, length, *rest = line.split()
+        number = int(destination, 16)
+        network = ipaddress.IPv6Network((number, int(length, 16)), False)
+        yield network, rest[-1]
+
+
+def _local(text: str) -> Iterator[tuple[_Address, str]]:
+    """The addresses of IPv6: if6_seq_show() in net/ipv6/addrconf.c."""
+    for line in text.splitlines():
+        address, *_, name = line.split()
+        yield ipaddress.IPv6Address(int(address, 16)), name
