@@ -39,7 +39,6 @@ def has(task: str) -> bool:
 
     :param task: the directory of a process or thread in /proc
     :returns: False: it is in none, or that is unknown
-    :raises PrivilegeError: as device_cgroup.allowed()
     """
     if not _is_root(task) or device_cgroup.names_devices(task):
         return False

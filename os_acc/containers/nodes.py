@@ -28,9 +28,6 @@ def of_handle(
     """Find the device files of a prepared device.
 
     :param iommufd: whether VFIO devices are used by iommufd
-    :raises DeviceNotFound: if the device is not there
-    :raises DeviceError: if a container cannot use it as it is
-    :raises UnsupportedHandle: if no container can use such a handle
     """
     kind, _, name = handle.identity.partition('/')
     if kind == 'pci':
@@ -119,7 +116,6 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
     """Find the block device that a link of udev stands for.
 
     :param wanted: its world wide name
-    :raises DeviceError: if it is another one than the handle says
     """
     path = device_files.resolve(link)
     name = os.path.basename(path or '')

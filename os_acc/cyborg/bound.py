@@ -78,9 +78,6 @@ def ask(
     :param host: [DEFAULT] host of Cyborg
     :param hosts: the names that this host has in ARQs
     :param alone: the agent has no other driver than os-acc's
-    :raises RemoteServiceError: if Cyborg does not answer, or the user may not
-        see the ARQs of all projects, or an ARQ is bound to a handle that no
-        driver of the agent reports any more
     """
     if not api.sees_all():
         raise _wrong(
@@ -179,8 +176,6 @@ def rebuilt(
     :param present: what this host has now
     :param host: [DEFAULT] host of Cyborg
     :param hosts: the names that this host has in Cyborg's devices
-    :raises RemoteServiceError: if Cyborg does not answer, or does not have the
-        device of a bound handle
     """
     made: report.Report = {}
     recorded: report.Report | None = None

@@ -54,10 +54,6 @@ def examine(
     """Compare the VANs and devices of this host with Cyborg and Placement.
 
     It changes nothing.
-
-    :raises InvalidRequest: if the user may not see the ARQs of all projects
-    :raises RemoteServiceError: if Cyborg or Placement does not answer
-    :raises JournalError: if the journal cannot be read
     """
     if not api.sees_all():
         raise exception.InvalidRequest(
@@ -182,7 +178,6 @@ def fix(host: host_module.Host, result: Result, minimum_age: float) -> None:
     the differences.
 
     :param host: it must not be read-only
-    :param result: of examine(), shortly before
     :param minimum_age: seconds
     """
     chosen: dict[str, differences.Difference] = {}

@@ -39,9 +39,6 @@ def update_traits(event: hooks.ProgrammedEvent) -> None:
     Function traits of other functions are removed, and other traits are kept.
     Does nothing if [os_acc_placement] update_traits is not set, or if the
     Cyborg agent does not report the device by os-acc's driver.
-
-    :param event: which device was programmed or cleared
-    :raises RemoteServiceError: if Placement could not be changed
     """
     device, function_id = event.device, event.function_id
     if not CONF.os_acc_placement.update_traits:

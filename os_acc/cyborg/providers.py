@@ -42,7 +42,6 @@ def reported(
 
     :param hosts: the names that this host may have in Cyborg's devices
     :param host_name: see names.host()
-    :returns: the deployables by their names
     """
     starts = [
         f'{names.deployable(host_name, address)}_'

@@ -191,7 +191,6 @@ def from_files(path: str) -> Document:
 
     :param path: of JSON or YAML, by the end of the name
     :raises InvalidRequest: if one is wrong; the error names file, line and key
-    :raises OSError: if one cannot be read
     """
     paths = [path]
     if os.path.isdir(path):
@@ -213,7 +212,6 @@ def from_text(data: bytes | str, path: str) -> Document:
     """Read a text.
 
     :param path: where it is from, for the errors; JSON or YAML by its end
-    :raises InvalidRequest: as from_files()
     """
     is_json = path.endswith('.json')
     try:

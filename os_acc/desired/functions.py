@@ -34,10 +34,7 @@ def find(
     document: documents.Document,
     callback: progress.Callback | None = None,
 ) -> Iterator[steps.Step]:
-    """A step for each function of the document.
-
-    :param callback: gets the progress of a programming
-    """
+    """A step for each function of the document."""
     if not document.functions:
         return
     found, complete = _devices(host)
@@ -64,7 +61,6 @@ def _step(
     """The step for a function.
 
     :param device: that is to have it; None: it is not there
-    :param fault: why it cannot be programmed
     """
     now = _inside(device, wanted.region)
     before = now or 'none, or unknown'
@@ -169,10 +165,7 @@ def _is_older(
     wanted: documents.Function,
     addresses: Collection[str],
 ) -> bool:
-    """Whether it was programmed from another bitstream than a given file.
-
-    :param addresses: as _addresses()
-    """
+    """Whether it was programmed from another bitstream than a given file."""
     with bitstreams.local(wanted.bitstream) as file:
         return file is not None and any(
             each.region == wanted.region
@@ -188,10 +181,7 @@ def _users(
     wanted: documents.Function,
     addresses: Collection[str],
 ) -> list[str]:
-    """Say which VANs would be in the way.
-
-    :param addresses: as _addresses()
-    """
+    """Say which VANs would be in the way."""
     return [
         f'instance {van.instance_uuid} has {van.handle.identity} '
         f'(VAN {van.uuid})'

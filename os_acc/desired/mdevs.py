@@ -42,10 +42,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each device of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each device of the document, and of the one before."""
     wanted, earlier, done = ahead.compare(PART, document, before)
     # First what goes: it may take the room of what comes.
     gone = [name for name in earlier if name not in wanted]
@@ -118,7 +115,6 @@ def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
     """Make a device that stays.
 
     :returns: False: it was there before
-    :raises: as privileged.keep()
     """
     from os_acc.privileged.mdev import devices as privileged
 

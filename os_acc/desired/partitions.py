@@ -35,10 +35,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each card of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each card of the document, and of the one before."""
     wanted = dict(document.partitions)
     cards = sorted({*wanted, *ahead.compare(PART, document, before).earlier})
     if not cards:
@@ -156,7 +153,6 @@ def _set(host: host_module.Host, card: str, mode: str) -> bool:
     """Set the mode of a card.
 
     :returns: False: it had this mode before
-    :raises: as privileged.set_mode()
     """
     from os_acc.privileged.devfile import partitions as privileged
 

@@ -80,9 +80,7 @@ def _keep_one(
     :param tried: the names of the regions that this call has programmed
     :param failed: the functions that this call could not program: their pools
         wait for the next call
-    :param made: it gets the step
     :returns: False: there is nothing to do
-    :raises LockTimeout: if another process keeps pools, or applies a document
     """
     with host.locks.document(0):
         found = _next(host, now, tried, failed)
@@ -140,11 +138,7 @@ def _next(
     tried: set[str],
     failed: set[str],
 ) -> tuple[documents.Pool, filling.Region] | None:
-    """The next programming.
-
-    :param tried: see _keep_one()
-    :param failed: see _keep_one()
-    """
+    """The next programming."""
     document = documents.stored(host.journal.desired())
     if not document.pools:
         return None

@@ -27,12 +27,7 @@ def read(
     items: Sequence[dict[str, Any]],
     place: schemas.Place,
 ) -> list[reserved.Reserved]:
-    """Check and normalise the items of a document.
-
-    :param items: as the schema says
-    :param place: says where a key is, for the errors
-    :raises InvalidRequest: if a value is wrong
-    """
+    """Check and normalise the items of a document."""
     found = []
     for number, item in enumerate(items):
         made, where = reserved.Reserved(**item), 'device'
@@ -63,8 +58,6 @@ def find(
     """A step for each device that is or was reserved.
 
     The journal has the document by then: nothing else is to be done.
-
-    :param before: of the earlier document
     """
     old = {each.label: each.text for each in before}
     new = {each.label: each.text for each in after}

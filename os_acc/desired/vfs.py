@@ -138,7 +138,6 @@ def _keep(
     """Give a PF its VFs, and keep them.
 
     :param before: how many it has kept so far, as Journal.keep_vfs()
-    :param settings: as _settings()
     """
     with host.locks.device(pf):
         # Also after an earlier step that was interrupted.
@@ -156,10 +155,7 @@ def _keep(
 
 
 def _check(host: host_module.Host, pf: str, there: int) -> None:
-    """Check that the VFs of a PF can be made, or be replaced by others.
-
-    :raises DeviceBusy, DeviceError: if they cannot
-    """
+    """Check that the VFs of a PF can be made, or be replaced by others."""
     spec = device_spec.load(host.conf).check(pci.get(pf))
     if there:
         _refuse(pf, _users(host, pf))

@@ -42,10 +42,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each VF of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each VF of the document, and of the one before."""
     wanted, earlier, _ = ahead.compare(PART, document, before)
     # First what goes: a card may have vGPUs of one size only.
     for vf in sorted({*earlier} - {*wanted}):
@@ -105,11 +102,7 @@ def _wanted(specs: device_spec.Specs, vf: str) -> int | None:
 
 
 def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
-    """Set the type of a VF that nobody has.
-
-    :param earlier: the VFs of the earlier document
-    :raises DeviceBusy, DeviceError, DeviceNotFound: if that is impossible
-    """
+    """Set the type of a VF that nobody has."""
     from os_acc.privileged.mdev import devices as privileged
 
     function = pci.get(vf)

@@ -39,10 +39,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each device of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each device of the document, and of the one before."""
     wanted, earlier, done = ahead.compare(PART, document, before)
     addresses = sorted({*wanted, *earlier})
     if not addresses:
@@ -178,7 +175,6 @@ def _keep(host: host_module.Host, address: str) -> bool:
     """Have a device set up, and keep it so.
 
     :returns: False: it was so before
-    :raises: as privileged.keep()
     """
     from os_acc.privileged.idxd import devices as privileged
 

@@ -32,10 +32,7 @@ UNDECIDED = (
 
 
 class Call:
-    """One call of a migration.
-
-    :raises InvalidRequest: if an argument is wrong
-    """
+    """One call of a migration."""
 
     def __init__(
         self,
@@ -64,10 +61,7 @@ class Call:
             yield steps.Steps(self.host, record, callback)
 
     def entries(self) -> list[journal.Entry]:
-        """The rows of the instance.
-
-        :raises JournalUnreadable: if one cannot be read
-        """
+        """The rows of the instance."""
         plan.check_readable(self.host, self.instance)
         return self.host.journal.entries(self.instance)
 
@@ -80,10 +74,7 @@ class Call:
         ]
 
     def check(self, entries: Iterable[journal.Entry], *expected: str) -> None:
-        """Check that VANs are of this migration, and in one of the states.
-
-        :raises MigrationConflict: if one is not
-        """
+        """Check that VANs are of this migration, and in one of the states."""
         for entry in entries:
             van = entry.van
             if (
@@ -111,7 +102,6 @@ def check_left(
     """Check that no guest on this host has the VANs, or may yet get them.
 
     :param instead: the call for a guest that runs here
-    :raises MigrationConflict: if one has
     """
     stays = guests.stays(call.host, entries) if entries else False
     if stays:
@@ -124,7 +114,6 @@ def planned(vans: Any) -> set[str] | None:
     """Read the UUIDs of the plan that the caller of hand_over() gives.
 
     :returns: in canonical form; None if it gives none
-    :raises InvalidRequest: if they are not UUIDs
     """
     if vans is None:
         return None
@@ -142,11 +131,7 @@ def planned(vans: Any) -> set[str] | None:
 def check_planned(
     call: Call, entries: Sequence[journal.Entry], expected: Collection[str]
 ) -> None:
-    """Check that an instance has the VANs of the plan, and no others.
-
-    :param expected: the UUIDs of the plan
-    :raises MigrationConflict: if one was plugged or unplugged since then
-    """
+    """Check that an instance has the VANs of the plan, and no others."""
     found = {entry.van.uuid for entry in entries}
     changes = (
         (found - set(expected), 'plugged'),
@@ -184,8 +169,6 @@ def check_whole(entries: Sequence[journal.Entry]) -> None:
     """Check that incoming VANs are all that were prepared together.
 
     The guest is defined with all of them, and must not start with fewer.
-
-    :raises MigrationConflict: if one is missing
     """
     prepared = {
         uuid for each in entries for uuid in each.van.migration_vans or ()

@@ -204,7 +204,6 @@ def make_theirs(
 
     :param live: also attach them to its guest, or to its definition if it is
         off
-    :raises MigrationConflict: if one that was prepared with them is missing
     """
     calls.check_whole(entries)
     prepare_module.make_intact(host, entries, step, live=False)

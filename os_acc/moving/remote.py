@@ -41,7 +41,6 @@ class Remote:
     A process that has ended is started again for the next call: the journal
     there has all that counts.
 
-    :param command: the command, with its arguments
     :param called: what errors call the host
     :param seconds: how long a call may take
     """

@@ -66,7 +66,6 @@ class Provider:
 def place(address: str, region: str = '') -> str:
     """Name what becomes one provider. The name is unique on the host.
 
-    :param address: of the device, as get_devices() gives it
     :param region: the region of the device; empty: all of it
     """
     return f'{address}_{region}' if region else address

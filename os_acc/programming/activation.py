@@ -54,11 +54,6 @@ def reenumerate(label: str, before: Mapping[str, Seen]) -> None:
 
     If the programmer has not made them leave, root removes them and has the
     kernel find them again. Then as many VFs are made as there were.
-
-    :param label: the device, for the error
-    :param before: what see() gave
-    :raises DeviceError, Timeout: if one does not come back or does not answer,
-        or its VFs cannot be made
     """
     present = {each: seen for each, seen in before.items() if seen.inode}
     if not present:
@@ -136,12 +131,7 @@ def _make_vfs(pf: str, number: int, seconds: float) -> None:
 def check_function(
     label: str, programmer: programmers.Programmer, function_id: str | None
 ) -> None:
-    """Check that a device that has come back has the function.
-
-    :param function_id: None: any
-    :raises DeviceError: if it has another one
-    :raises Timeout: if it shows none
-    """
+    """Check that a device that has come back has the function."""
     if function_id is None:
         return
 

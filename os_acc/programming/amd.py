@@ -30,10 +30,7 @@ class AMDProgrammer(programmer.Programmer):
     """
 
     def function_of(self, file: bitstreams.Bitstream) -> str | None:
-        """The image's UUID.
-
-        :raises BitstreamError: if it is not a user image
-        """
+        """The image's UUID."""
         return _image(file).uuid
 
     def check(self, file: bitstreams.Bitstream | None) -> None:

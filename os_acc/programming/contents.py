@@ -108,11 +108,7 @@ class Contents:
         return programs.lock_name(self.key, self.region)
 
     def record(self) -> programs.Program | None:
-        """Read the journal's record of the present card.
-
-        :returns: None if there is none
-        :raises LibraryNotInitialized: if the driver is not connected
-        """
+        """Read the journal's record of the present card."""
         for record in self.records():
             if (
                 record.region == self.region
@@ -127,11 +123,7 @@ class Contents:
         return records.of(self.driver.journal, self.chip, self.device)
 
     def users(self, excluding: str | None = None) -> list[objects.VAN]:
-        """List the VANs that use what the slot contains.
-
-        :param excluding: UUID of a VAN to leave out
-        :raises LibraryNotInitialized: if the driver is not connected
-        """
+        """List the VANs that use what the slot contains."""
         return [
             van
             for van in self._vans()
@@ -398,10 +390,7 @@ def functions(slots: Sequence[Contents]) -> dict[str, str | None]:
 
 
 def show(slots: Sequence[Contents], programming: str) -> dict[str, Any]:
-    """Describe all slots of a device, see DriverBase.show_device.
-
-    :param programming: as Device.programming
-    """
+    """Describe all slots of a device, see DriverBase.show_device."""
     if programming != device_objects.PROGRAMMING_DYNAMIC:
         (slot,) = slots
         return {'programming': programming, **slot.show()}

@@ -29,7 +29,6 @@ def changes(
     The caller holds the lock under which VANs get handles of the device. So
     of two VANs, the second one sees the first.
 
-    :param van_uuid: the VAN that might take the slot
     :param function_id: the function that it needs; None: any, or unknown
     """
     parents = slot.chip.parents if slot.chip else (slot.device,)
@@ -85,11 +84,8 @@ def check(device: str, functions: Sequence[str]) -> None:
     The host's own use of the PFs is not checked then, because other regions of
     the chip may be programmed meanwhile.
 
-    :param device: the device, for the error
     :param functions: the addresses of the functions that give access to what
         is to be programmed; one that does not exist is left out
-    :raises DeviceBusy: if a guest or another process has one open
-    :raises DeviceInUseByHost: if the host uses one of functions
     """
     present = check_host(functions)
     if not present:
@@ -113,7 +109,6 @@ def check_host(functions: Sequence[str]) -> list[pci.Function]:
     """Check that the host does not use PCI functions. Needs no privilege.
 
     :returns: those of the functions that exist
-    :raises DeviceInUseByHost: if the host uses one
     """
     present = [each for each in map(pci.find, functions) if each is not None]
     if present:

@@ -132,10 +132,7 @@ class Programmer:
 
 @contextlib.contextmanager
 def told(address: str) -> Iterator[None]:
-    """Add the state of a card's FPGA managers to the errors of programming.
-
-    :param address: of the PCI function that is programmed
-    """
+    """Add the state of a card's FPGA managers to the errors of programming."""
     try:
         yield
     except (exception.DeviceError, exception.Timeout) as err:

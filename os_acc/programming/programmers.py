@@ -15,12 +15,7 @@ from os_acc.spec import device_spec
 def make(
     device: str, region: str, spec: device_spec.Spec
 ) -> programmer.Programmer:
-    """Make the programmer of a device, or of a region of it.
-
-    :param region: programs.WHOLE for the device as a whole
-    :param spec: its entry of device_spec
-    :raises DeviceError: if the entry names no programmer
-    """
+    """Make the programmer of a device, or of a region of it."""
     if spec.programmer == device_spec.PROGRAMMER_COMMAND:
         return command.CommandProgrammer(device, region, spec)
     if spec.programmer == device_spec.PROGRAMMER_DFL:

@@ -229,10 +229,7 @@ class Slot(recorded.Recorded):
     def _take(
         self, van: objects.VAN | None, wanted: contents.Wanted, exact: bool
     ) -> bool:
-        """Do what take() does. The lock is held.
-
-        :param wanted: as _completed() returns it
-        """
+        """Do what take() does. The lock is held."""
         if van is not None and van.state not in van_states.WHOLE:
             health.check(self.driver.journal, self.key)
         inside = self._fitting(van, wanted, exact)
@@ -247,10 +244,8 @@ class Slot(recorded.Recorded):
     ) -> contents.Wanted | None:
         """Apply the rule of programming. This changes nothing.
 
-        :param wanted: as _completed() returns it
         :returns: what the slot contains, if it is what is wanted; None: the
             slot must be programmed first, and no other VAN is in the way
-        :raises DeviceBusy, DeviceError: as take()
         """
         nothing = wanted == contents.Wanted()
         why = self.broken()
@@ -275,8 +270,6 @@ class Slot(recorded.Recorded):
         """Program the slot. The lock is held, and the checks have passed.
 
         :param known: wanted, as _completed() returns it
-        :param act: programs it, and gives one of device_spec.ACTIVATIONS
-        :returns: as act
         """
         by_file = wanted.function_id is None
         if self.broken() is None:
@@ -350,7 +343,6 @@ class Slot(recorded.Recorded):
         and one programming gives it back to all of them. The same is true
         after the card was replaced.
 
-        :param wanted: as _completed() returns it
         :raises DeviceBusy: if a region is programmed while the whole device is
             asked about, or the other way round
         """

@@ -149,10 +149,7 @@ class ContractBase:
     def plugged(
         self, request: objects.AcceleratorRequest, rule: rules.Rule
     ) -> tuple[objects.InstanceInfo, objects.VAN]:
-        """Plug a request into a new instance.
-
-        :returns: the instance and its VAN
-        """
+        """Plug a request into a new instance."""
         instance = service_module.instance()
         (van,) = self.plug(instance, [request], rule)
         return instance, van

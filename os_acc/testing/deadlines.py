@@ -77,10 +77,7 @@ class Deadlines:
             self._limit(plugin, name, rules.PLUGIN_DEADLINE)
 
     def check(self) -> None:
-        """Check that each call has returned, also those that os-acc made.
-
-        :raises Broken: if one has not
-        """
+        """Check that each call has returned, also those that os-acc made."""
         if self.missed:
             raise self.missed[0]
 

@@ -88,8 +88,6 @@ class OSAccDriver(base.FPGADriver):
         """Program a device.
 
         :param controlpath_id: a dict with cpid_info, as discover() reports it
-        :param image_path: the bitstream, which the agent has downloaded
-        :returns: True
         :raises FPGAProgramError: if it is not programmed. The agent ignores a
             result of False; after an error the ARQ is BindFailed
         """

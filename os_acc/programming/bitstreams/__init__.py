@@ -118,9 +118,7 @@ def fetched(
 def local(reference: str | None) -> Iterator[Bitstream | None]:
     """Provide a bitstream that is a file of this host, and download nothing.
 
-    :param reference: as for fetched()
     :returns: None: the reference is not a path
-    :raises InvalidRequest, BitstreamError: as fetched()
     """
     parsed = None
     if reference is not None:

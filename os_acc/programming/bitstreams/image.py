@@ -36,10 +36,7 @@ _Image = Mapping[str, Any]
 class Source:
     """A Glance image.
 
-    :param connection: openstacksdk's connection to the cloud
     :param found: the image, as Glance's API v2 shows it
-    :raises BitstreamError: if the image is not active, or its owner is not
-        trusted
     """
 
     def __init__(self, connection: Any, found: _Image) -> None:
@@ -110,13 +107,7 @@ class Source:
 
 
 def by_id(image_id: str) -> Source:
-    """Find an image.
-
-    :param image_id: a UUID
-    :raises BitstreamError: if there is none, its owner is not trusted, or
-        Glance refuses
-    :raises OSError: if Glance is unavailable
-    """
+    """Find an image."""
     label = f'image {image_id}'
     connection = _connect(label)
     found = _get(_glance(connection, label), f'/images/{image_id}', label)
@@ -131,9 +122,6 @@ def by_function(function_id: str, region_type: str | None) -> Source:
     :param function_id: if it is a UUID, the image may have it in another of
         the usual spellings
     :param region_type: the type of region that it must be for; None: any
-    :raises BitstreamError: if no image matches, or more than one
-    :raises Timeout: if it takes longer than download_timeout
-    :raises OSError: if Glance is unavailable
     """
     conf = cfg.CONF[options.GROUP]
     wanted = {conf.function_property: function_id}
@@ -222,11 +210,7 @@ def _glance(connection: Any, label: str) -> Any:
 
 
 def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
-    """Send a GET request to Glance.
-
-    :raises TemporaryFailure: on a temporary failure
-    :raises BitstreamError: on any other failure
-    """
+    """Send a GET request to Glance."""
     with _talking(label):
         response = glance.get(path, **kwargs)
     if response.status_code in (200, 206):

@@ -70,10 +70,7 @@ class Source:
         self._opener = _opener()
 
     def checksum(self) -> checksums.Checksum:
-        """Read the checksum from the URL, or from the file beside it.
-
-        :raises BitstreamError: if there is none
-        """
+        """Read the checksum from the URL, or from the file beside it."""
         if self._reference.checksum is not None:
             return self._reference.checksum
         try:
@@ -140,11 +137,7 @@ class Source:
             yield answer(response.status, response.headers, response.read1)
 
     def _open(self, url: str, headers: dict[str, str]) -> Any:
-        """Send a GET request.
-
-        :raises TemporaryFailure: on a temporary failure
-        :raises BitstreamError: on any other failure
-        """
+        """Send a GET request."""
         request = urllib.request.Request(  # noqa: S310, checked: http(s)
             url, headers={**self._headers, **headers}
         )
