@@ -224,18 +224,28 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
         ):
             return node.path
     numbers = {node.number for node in nodes}
-    for above, directories, files in os.walk(root + device_files.DIRECTORY):
-        # A file system of the container need not answer.
-        directories[:] = [
-            each
-            for each in directories
-            if not os.path.ismount(f'{above}/{each}')
-        ]
-        for each in files:
-            path = f'{above}/{each}'
-            if device_file.number_of(path, follow=False) in numbers:
-                return path.removeprefix(root)
+    # Not os.walk(), which calls itself for each directory: a container could
+    # end the scan by deep ones.
+    left = [root + device_files.DIRECTORY]
+    while left:
+        for entry in _entries(left.pop()):
+            if not entry.is_dir(follow_symlinks=False):
+                found = device_file.number_of(entry.path, follow=False)
+                if found in numbers:
+                    return entry.path.removeprefix(root)
+            # A file system of the container need not answer.
+            elif not os.path.ismount(entry.path):
+                left.append(entry.path)
     return None
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """What is in a directory of a container; nothing if it cannot be read."""
+    try:
+        with os.scandir(directory) as found:
+            return list(found)
+    except OSError:
+        return []
 
 
 def _below_link(root: str, path: str) -> bool:

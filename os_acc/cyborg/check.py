@@ -123,8 +123,8 @@ def _arqs(
         for entry in filter(differences.is_of_arq, host.journal.entries()):
             try:
                 arq = api.arq(entry.van.uuid)
-            except api_module.BoundHandleGone:
-                broken.append(_cannot_list(err, entry.van))
+            except api_module.BoundHandleGone as own:
+                broken.append(_cannot_list(own, entry.van))
             else:
                 found += [] if arq is None else [arq]
         result.differences += broken or [_cannot_list(err, None)]

@@ -240,7 +240,7 @@ def _program(
             region.region or None,
             callback,
         )
-    except (exception.DeviceBusy, exception.DeviceInUseByHost) as err:
+    except steps.IN_THE_WAY as err:
         # Somebody has taken it since it was looked at.
         result, reason = results.IN_THE_WAY, exception.describe(err)
     except Exception as err:

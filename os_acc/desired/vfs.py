@@ -16,10 +16,10 @@ import logging
 from typing import Any
 
 from os_acc import exception
-from os_acc import health
 from os_acc import host as host_module
 from os_acc.availability import vf_availability
 from os_acc.claims import allocated
+from os_acc.desired import ahead
 from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
@@ -158,7 +158,7 @@ def _check(host: host_module.Host, pf: str, there: int) -> None:
     """Check that the VFs of a PF can be made, or be replaced by others."""
     spec = device_spec.load(host.conf).check(pci.get(pf))
     if there:
-        _refuse(pf, _users(host, pf))
+        ahead.refuse(f'PF {pf}', _users(host, pf))
     if (error := _obstacle(host, pf, spec)) is not None:
         raise error
 
@@ -170,11 +170,10 @@ def _obstacle(
 
     Whether somebody uses the VFs that it has is not asked here.
     """
-    holders = allocated.Holders(
-        host.journal.handles(), unhealthy=health.View(host.journal)
-    )
     try:
-        found = vf_availability.vfs_obstacles(pci.get(pf), holders, spec)
+        found = vf_availability.vfs_obstacles(
+            pci.get(pf), ahead.holders(host), spec
+        )
         return next((each.error() for each in found), None)
     except exception.DeviceNotFound as err:
         return err
@@ -184,10 +183,8 @@ def _change(host: host_module.Host, pf: str, number: int) -> None:
     from os_acc.privileged.pci import vfs as privileged
 
     with host.acting_for():
-        _refuse(
-            pf,
-            privileged.change_vfs(pf, number, host.conf.os_acc.device_timeout),
-        )
+        seconds = host.conf.os_acc.device_timeout
+        ahead.refuse(f'PF {pf}', privileged.change_vfs(pf, number, seconds))
 
 
 def _made(host: host_module.Host, pf: str) -> int:
@@ -204,7 +201,7 @@ def _let_go(host: host_module.Host, pf: str) -> None:
 
     with host.locks.device(pf):
         if host.journal.kept_vfs()[pf] and pci.find(pf) is not None:
-            _refuse(pf, _users(host, pf))
+            ahead.refuse(f'PF {pf}', _users(host, pf))
             with host.acting_for():
                 stay = privileged.remove_vfs(
                     pf, host.conf.os_acc.device_timeout
@@ -216,17 +213,8 @@ def _let_go(host: host_module.Host, pf: str) -> None:
 
 def _users(host: host_module.Host, pf: str) -> list[str]:
     """Say who uses the VFs of a PF, or the PF itself."""
-    holders = allocated.Holders(host.journal.handles())
-    found = [
-        f'instance {each.called} has {each.handle} (VAN {each.van_uuid})'
-        for each in holders.on(pf)
-    ]
+    found = ahead.clauses(allocated.Holders(host.journal.handles()).on(pf))
     function = pci.find(pf)
     if not found and function is not None:
         found = vf_availability.vf_users(function)
     return found
-
-
-def _refuse(pf: str, users: list[str]) -> None:
-    if users:
-        raise exception.DeviceBusy(device=f'PF {pf}', reason='; '.join(users))

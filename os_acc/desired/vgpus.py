@@ -14,7 +14,6 @@ import functools
 import logging
 
 from os_acc import exception
-from os_acc import health
 from os_acc import host as host_module
 from os_acc.claims import allocated
 from os_acc.desired import ahead
@@ -114,9 +113,7 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
             if now and each in earlier:
                 _make_room(host, each, now)
         card = vgpu_cards.Card.read(pci.get(function.parent))
-        holders = allocated.Holders(
-            host.journal.handles(), unhealthy=health.View(host.journal)
-        )
+        holders = ahead.holders(host)
         number = card.number_of(spec.vgpu_type or '')
         for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
             error = obstacle.error()
@@ -184,16 +181,19 @@ def _users(host: host_module.Host, vf: str, preset: bool = True) -> list[str]:
 
     :param preset: False: only a VAN whose vGPU type goes with it
     """
-    return [
-        f'instance {van.instance_uuid} has {van.handle.identity} '
-        f'(VAN {van.uuid})'
-        for van in host.journal.vans()
-        if van.handle is not None
-        and van.handle.identity == f'pci/{vf}'
-        and (preset or vgpu_driver.PRESET not in van.driver_data)
-    ]
+    found = allocated.Holders(host.journal.handles()).of_handle(f'pci/{vf}')
+    # The type of a VAN whose row is unreadable counts as set ahead of time.
+    if found is None or not (
+        preset
+        or any(
+            van.uuid == found.van_uuid
+            and vgpu_driver.PRESET not in van.driver_data
+            for van in host.journal.vans()
+        )
+    ):
+        return []
+    return ahead.clauses([found])
 
 
 def _refuse(vf: str, users: list[str]) -> None:
-    if users:
-        raise exception.DeviceBusy(device=f'VF {vf}', reason='; '.join(users))
+    ahead.refuse(f'VF {vf}', users)
