@@ -11,8 +11,8 @@ from typing import NamedTuple
 from os_acc import exception
 from os_acc import health
 from os_acc import host as host_module
-from os_acc import journal
 from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.desired import documents
 from os_acc.journal import desired as rows
 from os_acc.kernel import sysfs
@@ -54,7 +54,7 @@ def holders(host: host_module.Host) -> allocated.Holders:
     )
 
 
-def clauses(found: Iterable[journal.Holder]) -> list[str]:
+def clauses(found: Iterable[vans.Holder]) -> list[str]:
     """Say which VANs have devices, a clause for each."""
     return [
         f'instance {each.called} has {each.handle} (VAN {each.van_uuid})'

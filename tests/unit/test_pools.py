@@ -107,6 +107,24 @@ def test_the_minimum_is_programmed(host):
     assert host.states() == [(2, 1, 3)]
 
 
+def test_a_region_whose_lock_another_process_holds(host, monkeypatch):
+    """Another region gets the function, and nothing counts as failed."""
+    host.apply({'function': 'aes'})
+    program = pools.device_programming.program_device
+
+    def refuse(*args):
+        monkeypatch.setattr(
+            pools.device_programming, 'program_device', program
+        )
+        raise exception.LockTimeout(what='the lock of fpga', seconds=1)
+
+    monkeypatch.setattr(pools.device_programming, 'program_device', refuse)
+    assert host.keep() == [
+        ('fpga 0', 'aes', 'in the way'),
+        ('fpga 1', 'aes', 'changed'),
+    ]
+
+
 def test_a_pool_respects_what_is_reserved(host):
     """For another function or a project: not for the pool."""
     host.apply(
