@@ -64,9 +64,11 @@ def _step(
     """
     now = _inside(device, wanted.region)
     before = now or 'none, or unknown'
+    # Of a device that is not there, only its own address is known.
+    addresses = {wanted.device} if device is None else place.addresses(device)
     try:
         if forms.same_function(now, wanted.function) and not _is_older(
-            host, wanted, _addresses(wanted, device)
+            host, wanted, addresses
         ):
             return steps.Step(PART, wanted.label, before, before)
     except Exception as err:
@@ -87,7 +89,7 @@ def _step(
             wanted.region or None,
             callback,
         ),
-        functools.partial(_users, host, wanted, _addresses(wanted, device)),
+        functools.partial(_users, host, wanted, addresses),
         fault,
     )
 
@@ -151,13 +153,6 @@ def _fault(
 
 def _inside(device: objects.Device | None, region: str) -> str | None:
     return device.functions.get(region) if device is not None else None
-
-
-def _addresses(
-    wanted: documents.Function, device: objects.Device | None
-) -> set[str]:
-    """See place.addresses(); of a device that is not there, its own."""
-    return {wanted.device} if device is None else place.addresses(device)
 
 
 def _is_older(

@@ -107,7 +107,7 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
     function = pci.get(vf)
     spec = device_spec.load(host.conf).check(function)
     with host.locks.device(function.parent):
-        _refuse(vf, _users(host, vf, preset=False))
+        ahead.refuse(f'VF {vf}', _users(host, vf, preset=False))
         card = vgpu_cards.Card.read(pci.get(function.parent))
         for each, now in card.current.items():
             if now and each in earlier:
@@ -123,7 +123,10 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
                 and number is not None
             ):
                 # The card may have this size once they have gone.
-                _refuse(vf, [u for e in card.current for u in _users(host, e)])
+                ahead.refuse(
+                    f'VF {vf}',
+                    [u for e in card.current for u in _users(host, e)],
+                )
             raise error
         if number is None or card.current[vf] == number:
             return  # vgpu_obstacles() has found another type, or none
@@ -139,7 +142,7 @@ def _clear(host: host_module.Host, vf: str) -> bool:
     :returns: False: it has none, or keeps it
     """
     with host.locks.device(pci.get(vf).parent):
-        _refuse(vf, _users(host, vf))
+        ahead.refuse(f'VF {vf}', _users(host, vf))
         number = vgpu.current(vf)
         return number is not None and _clear_type(host, vf, number)
 
@@ -193,7 +196,3 @@ def _users(host: host_module.Host, vf: str, preset: bool = True) -> list[str]:
     ):
         return []
     return ahead.clauses([found])
-
-
-def _refuse(vf: str, users: list[str]) -> None:
-    ahead.refuse(f'VF {vf}', users)
