@@ -19,7 +19,7 @@ def line_of(text: str, keys: Sequence[str | int]) -> int | None:
     try:
         # JSON may be indented with tabs, and YAML may not.
         node = yaml.compose(text.replace('\t', ' '), yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
+    except yaml.YAMLError:
         return None
     if node is None:
         return None

@@ -118,6 +118,16 @@ class Contents:
                 return dataclasses.replace(record, device=self.key)
         return None
 
+    def being_programmed(self) -> programs.Program | None:
+        """Read the record of a programming that goes on.
+
+        It may also be one that was interrupted.
+        """
+        record = self.record()
+        if record is None or record.state != programs.PROGRAMMING:
+            return None
+        return record
+
     def records(self) -> list[programs.Program]:
         """Read the journal's records of all regions of the chip."""
         return records.of(self.driver.journal, self.chip, self.device)
@@ -249,14 +259,13 @@ class Contents:
         inside = self.inside()
         if wanted.matches(inside, exact=False):
             return HOLDS
-        record = self.record()
-        if record is not None and record.state == programs.PROGRAMMING:
+        if (record := self.being_programmed()) is not None:
             # A VAN for the same function waits, and then shares the slot.
             same = forms.same_function(record.function_id, wanted.function_id)
             return HOLDS if same and wanted.function_id else IN_USE
         if self.users():
             return IN_USE
-        if coming := self._requested():
+        if coming := self.requested():
             same = all(
                 forms.same_function(wanted.function_id, f) for f in coming
             )
@@ -308,29 +317,38 @@ class Contents:
         is_kept = kept.is_kept(known, self.inside().function_id)
         return KEPT if is_kept else otherwise
 
-    def _requested(self) -> list[str | None]:
-        """The functions that VANs with a handle of the slot wait for."""
-        found: list[str | None] = []
-        for van in self._vans():
-            if van.driver_data.get(uses.UNDECIDED) == uses.NEVER and (
-                records.overlaps(
-                    self.region, van.driver_data.get(programs.REGION)
-                )
-            ):
-                found += [
-                    each.function_id
-                    for each in self.driver.requests_of(van.instance_uuid)
-                    if each.uuid == van.uuid
-                    and (each.function_id or each.bitstream)
-                ]
-        return found
+    def requested(self, excluding: str | None = None) -> list[str | None]:
+        """The functions that VANs with a handle of the slot wait for.
+
+        :param excluding: UUID of a VAN to leave out
+        :returns: None for a function that only the bitstream tells
+        """
+        found = [
+            self._request_of(van)
+            for van in self._vans()
+            if van.uuid != excluding
+            and van.driver_data.get(uses.UNDECIDED) == uses.NEVER
+            and records.overlaps(
+                self.region, van.driver_data.get(programs.REGION)
+            )
+        ]
+        return [each.function_id for each in found if each is not None]
+
+    def _request_of(
+        self, van: objects.VAN
+    ) -> objects.AcceleratorRequest | None:
+        """The request of a VAN, if it names a function or a bitstream."""
+        for each in self.driver.requests_of(van.instance_uuid):
+            if each.uuid == van.uuid and (each.function_id or each.bitstream):
+                return each
+        return None
 
     def show(self) -> dict[str, Any]:
         """Describe the slot to an operator, see DriverBase.show_device."""
         record, users = self.record(), self.users()
         if users:
             can_be_programmed = 'no: it is in use'
-        elif record is not None and record.state == programs.PROGRAMMING:
+        elif self.being_programmed() is not None:
             can_be_programmed = (
                 'no: it is being programmed, or its programming was '
                 'interrupted; see os-acc recover'
@@ -370,11 +388,8 @@ class Contents:
                 or not forms.same_function(other.function_id, van.function_id)
             ):
                 continue
-            for each in self.driver.requests_of(other.instance_uuid):
-                if each.uuid == other.uuid and (
-                    each.function_id or each.bitstream
-                ):
-                    return van.function_id, each.bitstream
+            if (request_of_other := self._request_of(other)) is not None:
+                return van.function_id, request_of_other.bitstream
         return wanted
 
 

@@ -27,9 +27,6 @@ from os_acc.programming.bitstreams import signature
 from os_acc.programming.bitstreams import web
 from os_acc.texts import forms
 
-# HTTP status codes of temporary failures.
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
-
 _Image = Mapping[str, Any]
 
 
@@ -217,7 +214,7 @@ def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
         return response
     with contextlib.closing(response):
         reason = f'Glance answered HTTP {response.status_code}'
-        if response.status_code in _PASSING:
+        if response.status_code in web.PASSING:
             raise download.TemporaryFailure(reason)
         raise exception.BitstreamError(bitstream=label, reason=reason)
 

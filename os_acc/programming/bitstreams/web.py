@@ -33,8 +33,8 @@ from os_acc.programming.bitstreams import download
 
 _SIDECAR_BYTES = 4096
 _RANGE = re.compile(r'bytes ([0-9]+)-[0-9]+/([0-9]+|\*)')
-# HTTP status codes of temporary failures.
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: HTTP status codes of temporary failures.
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Source:
@@ -161,7 +161,7 @@ class Source:
     def _of_status(self, code: int) -> Exception:
         # Not the phrase of the answer: the server may repeat the URL in it.
         text = f'HTTP {code} {http.client.responses.get(code, "")}'.strip()
-        if code in _PASSING:
+        if code in PASSING:
             return download.TemporaryFailure(text)
         if code in range(300, 400):
             text += ': this redirect is not followed'
