@@ -92,7 +92,10 @@ def _of_vfio(
             'cannot be used',
         )
     return [
-        *(_node(file) for file in files),
+        *(
+            container_spec.Node(device_files.shown(file.path), file.number)
+            for file in files
+        ),
         container_spec.Node(
             device_files.shown(shared.path), shared.number, common=True
         ),
@@ -133,7 +136,3 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
             reason=f'it is {path} with the name {wwn}, expected {wanted}',
         )
     return container_spec.Node(path, file.number)
-
-
-def _node(file: device_file.DeviceFile) -> container_spec.Node:
-    return container_spec.Node(device_files.shown(file.path), file.number)

@@ -152,7 +152,8 @@ class _Scan:
             (
                 self._by_number[number]
                 for number in open_files.open_devices(pid)
-                if number in self._by_number and not self._has_hosts_dev(tasks)
+                if number in self._by_number
+                and not any(map(self._sees_hosts_dev, tasks))
             ),
             None,
         )
@@ -193,9 +194,6 @@ class _Scan:
         if directory not in self._known:
             self._known[directory] = _has(root, self._nodes)
         return self._known[directory]
-
-    def _has_hosts_dev(self, tasks: list[str]) -> bool:
-        return any(map(self._sees_hosts_dev, tasks))
 
     def _sees_hosts_dev(self, task: str) -> bool:
         directory = _identity(f'{task}/root{device_files.DIRECTORY}')
@@ -239,7 +237,7 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
     left = [root + device_files.DIRECTORY]
     while left:
         for entry in _entries(left.pop()):
-            if not entry.is_dir(follow_symlinks=False):
+            if not _is_directory(entry):
                 found = device_file.number_of(entry.path, follow=False)
                 if found in numbers:
                     return entry.path.removeprefix(root)
@@ -256,6 +254,13 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
             return list(found)
     except OSError:
         return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def _below_link(root: str, path: str) -> bool:

@@ -139,28 +139,31 @@ def _keep(
 
     :param before: how many it has kept so far, as Journal.keep_vfs()
     """
+    from os_acc.privileged.pci import vfs as privileged
+
+    seconds = host.conf.os_acc.device_timeout
     with host.locks.device(pf):
         # Also after an earlier step that was interrupted.
         there = sriov.count(pf)
         if there == number and _set_up(host, pf) == settings:
-            host.journal.keep_vfs(pf, _made(host, pf))
+            with host.acting_for():
+                # 0: somebody else has made them.
+                made = privileged.made_vfs(pf, seconds)
+            host.journal.keep_vfs(pf, made)
             return
-        _check(host, pf, there)
+        spec = device_spec.load(host.conf).check(pci.get(pf))
+        if there:
+            ahead.refuse(f'PF {pf}', _users(host, pf))
+        if (error := _obstacle(host, pf, spec)) is not None:
+            raise error
         host.journal.keep_vfs(pf, number)
         try:
-            _change(host, pf, number)
+            with host.acting_for():
+                users = privileged.change_vfs(pf, number, seconds)
+            ahead.refuse(f'PF {pf}', users)
         except exception.ExceptionBase:
             host.journal.keep_vfs(pf, before)
             raise
-
-
-def _check(host: host_module.Host, pf: str, there: int) -> None:
-    """Check that the VFs of a PF can be made, or be replaced by others."""
-    spec = device_spec.load(host.conf).check(pci.get(pf))
-    if there:
-        ahead.refuse(f'PF {pf}', _users(host, pf))
-    if (error := _obstacle(host, pf, spec)) is not None:
-        raise error
 
 
 def _obstacle(
@@ -177,22 +180,6 @@ def _obstacle(
         return next((each.error() for each in found), None)
     except exception.DeviceNotFound as err:
         return err
-
-
-def _change(host: host_module.Host, pf: str, number: int) -> None:
-    from os_acc.privileged.pci import vfs as privileged
-
-    with host.acting_for():
-        seconds = host.conf.os_acc.device_timeout
-        ahead.refuse(f'PF {pf}', privileged.change_vfs(pf, number, seconds))
-
-
-def _made(host: host_module.Host, pf: str) -> int:
-    """How many VFs of a PF os-acc has made; 0: somebody else has."""
-    from os_acc.privileged.pci import vfs as privileged
-
-    with host.acting_for():
-        return privileged.made_vfs(pf, host.conf.os_acc.device_timeout)
 
 
 def _let_go(host: host_module.Host, pf: str) -> None:

@@ -255,7 +255,9 @@ class Contents:
         :returns: one of HOLDS, EMPTY, NOT_KEPT, KEPT and IN_USE
         """
         if wanted == Wanted():
-            return self._rank_for_any(pools)
+            if self.broken() is not None:
+                return IN_USE
+            return self._kept_or(HOLDS, pools)
         inside = self.inside()
         if wanted.matches(inside, exact=False):
             return HOLDS
@@ -303,12 +305,6 @@ class Contents:
             self.region,
             wanted.function_id,
         )
-
-    def _rank_for_any(self, pools: Iterable[dict[str, Any]] | None) -> int:
-        """The rank for a request that takes whatever the slot contains."""
-        if self.broken() is not None:
-            return IN_USE
-        return self._kept_or(HOLDS, pools)
 
     def _kept_or(
         self, otherwise: int, pools: Iterable[dict[str, Any]] | None

@@ -112,11 +112,7 @@ class Failed(driver_hooks.DriverHooks):
             instance, van = self.plugged(
                 service_module.again(request), rules.NEXT_DEVICE
             )
-            self._check_taken(van, failed)
+            if van.device == failed:
+                rules.NEXT_DEVICE.broken(f'it gave {failed}, which had failed')
             self.unplug(instance, rules.UNDO)
             health.free(driver.journal, failed)
-
-    @staticmethod
-    def _check_taken(van: objects.VAN, failed: str) -> None:
-        if van.device == failed:
-            rules.NEXT_DEVICE.broken(f'it gave {failed}, which had failed')

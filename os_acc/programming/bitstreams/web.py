@@ -32,7 +32,9 @@ from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.programming.bitstreams import download
 
 _SIDECAR_BYTES = 4096
-_RANGE = re.compile(r'bytes ([0-9]+)-[0-9]+/([0-9]+|\*)')
+# What a server says may be anything, such as digits that int() does not take.
+_LENGTH = re.compile('[0-9]{1,18}')
+_RANGE = re.compile(r'bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18}|\*)')
 #: HTTP status codes of temporary failures.
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -194,7 +196,8 @@ def answer(status: int, headers: Any, read: Any) -> download.Answer:
         total = None if match[2] == '*' else int(match[2])
         return download.Answer(int(match[1]), total, read)
     length = headers.get('Content-Length') or ''
-    return download.Answer(0, int(length) if length.isdigit() else None, read)
+    total = int(length) if _LENGTH.fullmatch(length) else None
+    return download.Answer(0, total, read)
 
 
 def suffix_of(path: str) -> str:
