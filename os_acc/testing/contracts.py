@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 from os_acc.testing import driver_basics
-from os_acc.testing import driver_crashes
 from os_acc.testing import driver_failures
-from os_acc.testing import driver_late
 from os_acc.testing import driver_processes
 from os_acc.testing import driver_undo
 from os_acc.testing import plugin_basics
@@ -20,8 +18,8 @@ class DriverContract(
     driver_failures.Cleaning,
     driver_failures.Failed,
     driver_undo.Undo,
-    driver_late.Late,
-    driver_crashes.DriverCrashes,
+    driver_undo.Late,
+    driver_processes.DriverCrashes,
     driver_processes.Processes,
 ):
     """Tests that a driver keeps its contract. An author subclasses it.
