@@ -256,9 +256,7 @@ def _row(
 
 
 def _do(step: steps.Step) -> objects.ApplyStep:
-    if step.act is None:
-        return _report_of(step, results.UNCHANGED)
-    if step.act() is False:
+    if step.act is None or step.act() is False:
         return _report_of(step, results.UNCHANGED)
     LOG.info('Applied: %s %s: %s', step.part, step.name, step.after)
     return _report_of(step, results.CHANGED)

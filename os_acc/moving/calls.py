@@ -22,6 +22,7 @@ from os_acc.attach import guests
 from os_acc.attach import plan
 from os_acc.attach import recorder
 from os_acc.attach import steps
+from os_acc.journal import events
 from os_acc.moving import plans
 
 #: Why nothing is decided about a guest, as guests.stays() says.
@@ -47,12 +48,11 @@ class Call:
 
     @contextlib.contextmanager
     def begun(
-        self,
-        operation: str,
-        cls: type[exception.AttachException],
-        callback: progress.Callback | None,
+        self, operation: str, callback: progress.Callback | None
     ) -> Iterator[steps.Steps]:
         """Hold the lock of the instance, and record the call."""
+        takes = operation in (events.PREPARE, events.SWITCH)
+        cls = exception.PlugException if takes else exception.UnplugException
         with (
             failures.raised_as(cls, self.instance),
             recorder.recorded(self.host, operation, self._info) as record,

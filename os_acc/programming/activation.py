@@ -22,7 +22,6 @@ from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.programming import programmer as programmers
-from os_acc.texts import forms
 
 CONF = cfg.CONF
 
@@ -139,13 +138,5 @@ def check_function(
         found = programmer.look()
         return function_id if found is None else found
 
-    seen = waiting.until(
-        look,
-        CONF.os_acc.device_timeout,
-        f'{label} to show function {function_id} after programming',
-    )
-    if not forms.same_function(seen, function_id):
-        raise exception.DeviceError(
-            device=label,
-            reason=f'it was programmed with {function_id}, but has {seen}',
-        )
+    awaited = f'{label} to show function {function_id} after programming'
+    programmers.check_seen(look, label, function_id, awaited)

@@ -140,17 +140,11 @@ class CommandProgrammer(programmer.Programmer):
         if self._spec.function_file is None or self._region != programs.WHOLE:
             return
         # The file that shows the function may appear after the command's end.
-        seen = waiting.until(
-            self.look,
-            CONF.os_acc.device_timeout,
+        awaited = (
             f'the kernel to show function {function_id} in {self._label} '
-            'after programming',
+            'after programming'
         )
-        if not forms.same_function(seen, function_id):
-            raise exception.DeviceError(
-                device=self._label,
-                reason=f'it was programmed with {function_id}, but has {seen}',
-            )
+        programmer.check_seen(self.look, self._label, function_id, awaited)
 
 
 class DflProgrammer(programmer.Programmer):
