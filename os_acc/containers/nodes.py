@@ -25,10 +25,7 @@ _IOMMUFD = ('iommu', 'iommu')
 def of_handle(
     handle: handles.Handle, iommufd: bool
 ) -> list[container_spec.Node]:
-    """Find the device files of a prepared device.
-
-    :param iommufd: whether VFIO devices are used by iommufd
-    """
+    """Find the device files of a prepared device."""
     kind, _, name = handle.identity.partition('/')
     if kind == 'pci':
         return _of_function(pci.get(name), iommufd)
@@ -65,10 +62,7 @@ def _of_mdev(uuid: str, iommufd: bool) -> list[container_spec.Node]:
 def _of_vfio(
     path: str, device: str, iommufd: bool
 ) -> list[container_spec.Node]:
-    """The VFIO files for a device.
-
-    :param path: its directory in sysfs
-    """
+    """The VFIO files for a device."""
     by_group, by_device = vfio.group_nodes(path), vfio.device_nodes(path)
     if by_device and (iommufd or not by_group):
         files, common = by_device, _IOMMUFD

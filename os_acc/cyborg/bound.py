@@ -171,12 +171,7 @@ def rebuilt(
     host: str,
     hosts: Collection[str],
 ) -> report.Report:
-    """Rebuild what an earlier process reported, as far as it is bound.
-
-    :param present: what this host has now
-    :param host: [DEFAULT] host of Cyborg
-    :param hosts: the names that this host has in Cyborg's devices
-    """
+    """Rebuild what an earlier process reported, as far as it is bound."""
     made: report.Report = {}
     recorded: report.Report | None = None
     for name, deployable in sorted(bound.deployables.items()):

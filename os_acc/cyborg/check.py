@@ -177,7 +177,6 @@ def fix(host: host_module.Host, result: Result, minimum_age: float) -> None:
     within the minimum age. Everything else stays as it is. The results go into
     the differences.
 
-    :param host: it must not be read-only
     :param minimum_age: seconds
     """
     chosen: dict[str, differences.Difference] = {}

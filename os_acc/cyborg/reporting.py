@@ -66,7 +66,6 @@ class Reporter:
     ) -> report.Report:
         """Make the next report.
 
-        :param arq_vans: the UUIDs of the VANs that were plugged for an ARQ
         :raises RemoteServiceError: if Cyborg's API is needed and does not
             answer. Nothing may be reported then
         """

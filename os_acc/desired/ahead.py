@@ -37,7 +37,6 @@ def compare(
     """Compare a document with the one before.
 
     :param part: of the document: partitions, vgpus, work_queues or mdevs
-    :param before: what was applied before; None: nothing was
     """
     wanted = rows.devices_in(document.as_object(), part)
     if before is None:

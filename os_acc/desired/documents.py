@@ -153,10 +153,7 @@ def written(
     functions: Sequence[dict[str, Any]],
     **others: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Make a document from its parts.
-
-    :param others: the parts that are left out if they are empty
-    """
+    """Make a document from its parts."""
     return {
         'version': VERSION,
         'offered': [*offered],

@@ -58,10 +58,7 @@ def _step(
     fault: str | None,
     callback: progress.Callback | None,
 ) -> steps.Step:
-    """The step for a function.
-
-    :param device: that is to have it; None: it is not there
-    """
+    """The step for a function."""
     now = _inside(device, wanted.region)
     before = now or 'none, or unknown'
     # Of a device that is not there, only its own address is known.

@@ -99,10 +99,7 @@ class Call:
 def check_left(
     call: Call, entries: Sequence[journal.Entry], instead: str
 ) -> None:
-    """Check that no guest on this host has the VANs, or may yet get them.
-
-    :param instead: the call for a guest that runs here
-    """
+    """Check that no guest on this host has the VANs, or may yet get them."""
     stays = guests.stays(call.host, entries) if entries else False
     if stays:
         call.refuse(f'its guest runs on this host; {instead} it instead')

@@ -72,7 +72,6 @@ class Target:
     """The calls on the target host.
 
     :param call: makes one, by its name: see os_acc.moving.remote
-    :param plan: what the target must give
     """
 
     def __init__(

@@ -43,7 +43,6 @@ class Remote:
     there has all that counts.
 
     :param called: what errors call the host
-    :param seconds: how long a call may take
     """
 
     def __init__(

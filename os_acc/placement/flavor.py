@@ -112,10 +112,7 @@ def amounts(asked: Iterable[Group]) -> collections.Counter[str]:
 
 
 def request_uuids(instance_uuid: str, number: int) -> list[str]:
-    """List the UUIDs that the first requests of an instance have.
-
-    :param number: how many accelerators its flavor requests
-    """
+    """List the UUIDs that the first requests of an instance have."""
     namespace = uuid.UUID(instance_uuid)
     return [
         str(uuid.uuid5(namespace, f'accelerator {position}'))

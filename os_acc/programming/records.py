@@ -50,10 +50,7 @@ def is_replaced(record: programs.Program, chip: chips.Chip | None) -> bool:
 def unusable(
     journal: journal_module.Journal, device: str, region: str | None
 ) -> programs.Program | None:
-    """Find a reason not to give out a device, whatever driver it has.
-
-    :param region: the region that is given out; None: unknown
-    """
+    """Find a reason not to give out a device, whatever driver it has."""
     suspects = [
         each
         for each in journal.programs()

@@ -14,8 +14,6 @@ def check(subject: str, region: str | None, regions: Sequence[str]) -> str:
     """Check the region that an operator has named.
 
     :param region: None or programs.WHOLE for the device as a whole
-    :param regions: the regions of the device; programs.WHOLE if it is
-        programmed as a whole
     """
     named = region or programs.WHOLE
     if named in regions:

@@ -132,7 +132,6 @@ class ContractBase:
     def same(self, before: Any, rule: rules.Rule, when: str) -> None:
         """Check that the hardware is in a state.
 
-        :param before: what look() has returned
         :param when: what has happened since, for the error
         """
         self.check_deadlines()

@@ -58,7 +58,6 @@ _calling: contextvars.ContextVar[bool] = contextvars.ContextVar(
 class Deadlines:
     """Gives each call of a driver and a plugin the same deadline.
 
-    :param seconds: how long a call may take
     :ivar missed: for each call that did not return, the rule that it broke
     """
 

@@ -80,10 +80,7 @@ class Processes(driver_hooks.DriverHooks):
             assert place > 1, 'no process was killed'
 
     def _killed_at(self, service: Service, place: int, number: int) -> int:
-        """Plug and unplug in a process that is killed.
-
-        :returns: how it ended
-        """
+        """Plug and unplug in a process that is killed."""
         service.stop()
 
         def act() -> None:

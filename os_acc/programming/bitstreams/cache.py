@@ -43,7 +43,6 @@ def held(
 
     The file is downloaded if the cache does not have it.
 
-    :param fill: downloads the bitstream into a file
     :returns: the file's path and its SHA-256
     """
     directory = _directory(bitstream)

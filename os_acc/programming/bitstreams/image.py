@@ -118,7 +118,6 @@ def by_function(function_id: str, region_type: str | None) -> Source:
 
     :param function_id: if it is a UUID, the image may have it in another of
         the usual spellings
-    :param region_type: the type of region that it must be for; None: any
     """
     conf = cfg.CONF[options.GROUP]
     wanted = {conf.function_property: function_id}
@@ -238,7 +237,6 @@ def _talking(label: str) -> Iterator[None]:
 def _spellings(text: str) -> list[str]:
     """List the usual ways to write an id, for services that compare texts.
 
-    :param text: an id, which may be a UUID
     :returns: the text itself first; for a UUID also its forms in lower and
         upper case, with and without hyphens
     """

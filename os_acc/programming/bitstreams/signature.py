@@ -60,8 +60,6 @@ def of_image(
     """Read the signature of an image, and check its certificate.
 
     :param image: the image, as Glance's API v2 shows it
-    :param auth: the plugin of keystoneauth that authenticates to the key
-        manager
     :returns: None if verify_signatures does not require its verification
     """
     conf = cfg.CONF[options.GROUP]
