@@ -17,6 +17,7 @@ from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
 from os_acc.desired import documents
+from os_acc.desired import regions
 from os_acc.desired import steps
 from os_acc.journal import programs
 from os_acc.operations import device_programming
@@ -37,7 +38,7 @@ def find(
     """A step for each function of the document."""
     if not document.functions:
         return
-    found, complete = _devices(host)
+    found, complete = regions.devices_of(host)
     devices = {each.address: each for each in found}
     named: dict[tuple[str, str], documents.Function] = {}
     for wanted in document.functions:
@@ -112,25 +113,20 @@ def _contradiction(
 
 
 def export(host: host_module.Host) -> list[dict[str, str]]:
-    """The functions that devices and regions hold now, as a document does."""
+    """The functions that devices and regions hold now, as a document does.
+
+    :raises DiscoveryFailed: if not all devices are known
+    """
     return [
         {
             'device': device.address,
             **({'region': region} if region else {}),
             'function': function,
         }
-        for device in _devices(host)[0]
+        for device in discovery.devices(host)
         for region, function in device.functions.items()
         if function is not None
     ]
-
-
-def _devices(host: host_module.Host) -> tuple[list[objects.Device], bool]:
-    """The devices of this host, and whether these are all."""
-    try:
-        return discovery.devices(host), True
-    except exception.DiscoveryFailed as err:
-        return list(err.devices), False
 
 
 def _fault(

@@ -101,7 +101,9 @@ def states(
     """Say what each pool has and wants. This changes nothing."""
     document = documents.stored(host.journal.desired())
     now = now or datetime.datetime.now(datetime.UTC)
-    return _states(host, document, regions.find(host, document, now), now)
+    devices, _ = regions.devices_of(host)
+    there = regions.find(host, document, devices, now)
+    return _states(host, document, there, now)
 
 
 def find(
@@ -143,7 +145,10 @@ def _next(
     if not document.pools:
         return None
     now = now or datetime.datetime.now(datetime.UTC)
-    found = regions.find(host, document, now)
+    devices, complete = regions.devices_of(host)
+    if not complete:
+        return None  # a device that is not seen may hold what a pool wants
+    found = regions.find(host, document, devices, now)
     return filling.find(
         [
             dataclasses.replace(
