@@ -128,9 +128,17 @@ class Remote:
         deadline = time.monotonic() + self._seconds
         left_over = memoryview(asked)
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdin, selectors.EVENT_WRITE)
             selector.register(process.stdout, selectors.EVENT_READ)
-            while b'\n' not in self._read:
+            if not self._read and selector.select(0):
+                self._read_on(process.stdout.fileno())
+            if self._read:
+                # It would be taken for the answer to this call.
+                raise self._lost(
+                    f'it has answered {self._read[:200]!r}, which was not '
+                    'asked'
+                )
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+            while left_over or b'\n' not in self._read:
                 left = deadline - time.monotonic()
                 if left <= 0 or len(self._read) > LONGEST:
                     raise self._lost(f'no answer for {self._seconds:g} s')

@@ -401,7 +401,10 @@ def functions(slots: Sequence[Contents]) -> dict[str, str | None]:
 
 
 def show(slots: Sequence[Contents], programming: str) -> dict[str, Any]:
-    """Describe all slots of a device, see DriverBase.show_device."""
+    """Describe all slots of a device, see DriverBase.show_device.
+
+    :param programming: as Device.programming
+    """
     if programming != device_objects.PROGRAMMING_DYNAMIC:
         (slot,) = slots
         return {'programming': programming, **slot.show()}

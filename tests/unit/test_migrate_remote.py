@@ -36,6 +36,9 @@ for line in sys.stdin:
         time.sleep(1000)
     if asked['call'] == 'chat':
         print('Welcome to two', flush=True)
+    if asked['call'] == 'twice':
+        print('{}\\n{}', flush=True)
+        continue
     if asked['call'] == 'nest':
         print('[' * 100000, flush=True)
         continue
@@ -92,6 +95,13 @@ def test_a_process_that_does_not_read_the_call(monkeypatch):
     with pytest.raises(exception.TargetError, match='no answer for'):
         made.call('prepare', plan='x' * 2**20)
     assert time.monotonic() - begun < 30
+
+
+def test_a_line_that_came_unasked_answers_no_call(target):
+    assert target.call('twice') == {}
+    with pytest.raises(exception.TargetError, match='was not .*asked'):
+        target.call('switch')
+    assert target.call('switch')['call'] == 'switch'
 
 
 def test_a_long_call_and_its_answer(target):
