@@ -62,6 +62,7 @@ class Cloud(http.server.ThreadingHTTPServer):
         providers of Placement
     :ivar roles: the roles of the user
     :ivar broken: the UUID of an ARQ whose attach handle is gone
+    :ivar broken_too: the ids of the attach handles of others, by UUID
     :ivar failures: the status of each path that fails
     :ivar hook: called with each path before it is answered
     :ivar asked: path and query of each request
@@ -78,6 +79,7 @@ class Cloud(http.server.ThreadingHTTPServer):
         self.providers: dict[str, dict[str, Any]] = {}
         self.roles = ['admin']
         self.broken: str | None = None
+        self.broken_too: dict[str, int] = {}
         self.failures: dict[str, int] = {}
         self.hook: Callable[[str], None] = lambda path: None
         self.asked: list[str] = []
@@ -183,8 +185,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             ]
             self._send({'arqs': found})
         elif path[:2] == ['v2', 'accelerator_requests']:
-            if path[2] == server.broken:
-                self._gone()
+            gone = {server.broken: 7, **server.broken_too}
+            if path[2] in gone:
+                self._gone(gone[path[2]])
                 return
             for each in server.arqs:
                 if each['uuid'] == path[2]:
@@ -209,8 +212,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._send({}, 404)
 
-    def _gone(self) -> None:
-        self._fault('AttachHandle not found with id=7')
+    def _gone(self, number: int = 7) -> None:
+        self._fault(f'AttachHandle not found with id={number}')
 
     def _fault(self, text: str) -> None:
         # As Cyborg's wsme formats it.

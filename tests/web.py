@@ -43,7 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.drops = 0
         self.trickles: set[str] = set()
         self.ranges = True
-        self.declared: dict[str, int] = {}
+        self.declared: dict[str, int | str] = {}
         self.page_size = 100
         self.filters = True
         self.hook: Callable[[str], None] = lambda path: None

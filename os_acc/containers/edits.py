@@ -38,18 +38,18 @@ def of_text(text: str) -> dict[str, str]:
             number = [node.get(key) for key in ('type', 'major', 'minor')]
             found[f'path {node["path"]}'] = f'device {number}'
         for mount in edits.get('mounts', ()):
-            path = f'path {mount["containerPath"]}'
-            # A mount would hide a device file of the same spec.
-            own = found.get(path)
-            found[path] = _mount(mount) if own is None else f'{own} and mount'
+            found[f'path {mount["containerPath"]}'] = _mount(mount)
     return found
 
 
 def hidden(text: str) -> str | None:
-    """A path at which one spec has both a device file and a mount."""
-    for name, value in of_text(text).items():
-        if value.endswith(' and mount'):
-            return name
+    """A path at which a mount would hide a device file of the same spec."""
+    for device in json.loads(text)['devices']:
+        edits = device['containerEdits']
+        nodes = {node['path'] for node in edits.get('deviceNodes', ())}
+        for mount in edits.get('mounts', ()):
+            if mount['containerPath'] in nodes:
+                return f'path {mount["containerPath"]}'
     return None
 
 

@@ -51,20 +51,12 @@ class Handle:
 
 
 def unsupported(kind: str) -> exception.UnsupportedHandle:
-    """The error for a handle that no container can use.
-
-    :param kind: the name of its class
-    """
+    """The error for a handle that no container can use."""
     return exception.UnsupportedHandle(taker='CDI', handle=kind, takes=TAKES)
 
 
 def read(primitive: object) -> Handle:
-    """Read the primitive of an attach handle, from a caller.
-
-    :raises InvalidRequest: if it is not a handle, or a value of it is
-        malformed
-    :raises UnsupportedHandle: if no container can use such a handle
-    """
+    """Read the primitive of an attach handle, from a caller."""
     name, data = _parts(primitive)
     if name == 'PCIHandle':
         return Handle(f'pci/{_value(name, data, "address", *_ADDRESS)}')

@@ -25,13 +25,7 @@ _IOMMUFD = ('iommu', 'iommu')
 def of_handle(
     handle: handles.Handle, iommufd: bool
 ) -> list[container_spec.Node]:
-    """Find the device files of a prepared device.
-
-    :param iommufd: whether VFIO devices are used by iommufd
-    :raises DeviceNotFound: if the device is not there
-    :raises DeviceError: if a container cannot use it as it is
-    :raises UnsupportedHandle: if no container can use such a handle
-    """
+    """Find the device files of a prepared device."""
     kind, _, name = handle.identity.partition('/')
     if kind == 'pci':
         return _of_function(pci.get(name), iommufd)
@@ -68,10 +62,7 @@ def _of_mdev(uuid: str, iommufd: bool) -> list[container_spec.Node]:
 def _of_vfio(
     path: str, device: str, iommufd: bool
 ) -> list[container_spec.Node]:
-    """The VFIO files for a device.
-
-    :param path: its directory in sysfs
-    """
+    """The VFIO files for a device."""
     by_group, by_device = vfio.group_nodes(path), vfio.device_nodes(path)
     if by_device and (iommufd or not by_group):
         files, common = by_device, _IOMMUFD
@@ -95,7 +86,10 @@ def _of_vfio(
             'cannot be used',
         )
     return [
-        *(_node(file) for file in files),
+        *(
+            container_spec.Node(device_files.shown(file.path), file.number)
+            for file in files
+        ),
         container_spec.Node(
             device_files.shown(shared.path), shared.number, common=True
         ),
@@ -119,7 +113,6 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
     """Find the block device that a link of udev stands for.
 
     :param wanted: its world wide name
-    :raises DeviceError: if it is another one than the handle says
     """
     path = device_files.resolve(link)
     name = os.path.basename(path or '')
@@ -137,7 +130,3 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
             reason=f'it is {path} with the name {wwn}, expected {wanted}',
         )
     return container_spec.Node(path, file.number)
-
-
-def _node(file: device_file.DeviceFile) -> container_spec.Node:
-    return container_spec.Node(device_files.shown(file.path), file.number)

@@ -68,9 +68,7 @@ def build(
     """Write a spec with one device.
 
     :param kind: vendor and class, as the option allows them
-    :param name: of the device: a UUID
     :param nodes: at least one
-    :returns: JSON
     """
     all_edits: dict[str, Any] = {
         'env': list(edits.env),

@@ -16,7 +16,6 @@ import dataclasses
 import os
 import stat
 
-from os_acc.containers import all_devices
 from os_acc.containers import spec as container_spec
 from os_acc.kernel import descriptors
 from os_acc.kernel import device_cgroup
@@ -24,6 +23,17 @@ from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
+
+# The number of CAP_SYS_MODULE, CAP_SYS_RAWIO and CAP_SYS_ADMIN:
+# include/uapi/linux/capability.h
+_RIGHTS = 1 << 16 | 1 << 17 | 1 << 21
+
+# The devices of the kernel's memory, such as /dev/mem and /dev/kmsg: char
+# devices with this major (Documentation/admin-guide/devices.txt).
+_MEMORY = 1
+# null, zero, full, random and urandom, which each container has: "Default
+# Devices" in config-linux.md of the OCI runtime specification.
+_OF_EACH = {3, 5, 7, 8, 9}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +67,7 @@ def users_of(
     - if it was seen with the device before.
 
     A container that has all devices of the host, a privileged one, has this
-    device only while one of its processes has it open: see all_devices.
+    device only while one of its processes has it open: see _has_all().
     Processes with the /dev and the PID namespace of the host do not count:
     whether they use the device is the business of its driver.
 
@@ -136,13 +146,14 @@ class _Scan:
         container = self._container(tasks)
         shown = next(filter(None, map(self._shown, tasks)), None)
         is_seen = bool(container) and container in self._seen
-        if (shown or is_seen) and any(map(all_devices.has, tasks)):
+        if (shown or is_seen) and any(map(_has_all, tasks)):
             shown, is_seen = None, False
         has = shown or next(
             (
                 self._by_number[number]
                 for number in open_files.open_devices(pid)
-                if number in self._by_number and not self._has_hosts_dev(tasks)
+                if number in self._by_number
+                and not any(map(self._sees_hosts_dev, tasks))
             ),
             None,
         )
@@ -184,9 +195,6 @@ class _Scan:
             self._known[directory] = _has(root, self._nodes)
         return self._known[directory]
 
-    def _has_hosts_dev(self, tasks: list[str]) -> bool:
-        return any(map(self._sees_hosts_dev, tasks))
-
     def _sees_hosts_dev(self, task: str) -> bool:
         directory = _identity(f'{task}/root{device_files.DIRECTORY}')
         return directory is not None and directory in self._hosts
@@ -224,18 +232,35 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
         ):
             return node.path
     numbers = {node.number for node in nodes}
-    for above, directories, files in os.walk(root + device_files.DIRECTORY):
-        # A file system of the container need not answer.
-        directories[:] = [
-            each
-            for each in directories
-            if not os.path.ismount(f'{above}/{each}')
-        ]
-        for each in files:
-            path = f'{above}/{each}'
-            if device_file.number_of(path, follow=False) in numbers:
-                return path.removeprefix(root)
+    # Not os.walk(), which calls itself for each directory: a container could
+    # end the scan by deep ones.
+    left = [root + device_files.DIRECTORY]
+    while left:
+        for entry in _entries(left.pop()):
+            if not _is_directory(entry):
+                found = device_file.number_of(entry.path, follow=False)
+                if found in numbers:
+                    return entry.path.removeprefix(root)
+            # A file system of the container need not answer.
+            elif not os.path.ismount(entry.path):
+                left.append(entry.path)
     return None
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """What is in a directory of a container; nothing if it cannot be read."""
+    try:
+        with os.scandir(directory) as found:
+            return list(found)
+    except OSError:
+        return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def _below_link(root: str, path: str) -> bool:
@@ -259,3 +284,59 @@ def _identity(path: str) -> tuple[int, int] | None:
     return (
         (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
     )
+
+
+def _has_all(task: str) -> bool:
+    """Whether a process is in a container that has all devices of the host.
+
+    A runtime gives a privileged container each device file that the host has
+    then, and the capabilities of root. On a node of Kubernetes, kube-proxy and
+    the agents of the network run so. Such a file does not say that the
+    container uses the device. Nor would it keep a device safe to wait for such
+    a container: its processes can load code into the kernel, and so open any
+    device at any time.
+
+    Its control group must not name devices, it must have the rights of root in
+    the user namespace of the host, and its /dev must have all of the host's
+    files of the kernel's memory, of which no container needs all.
+
+    :param task: the directory of a process or thread in /proc
+    :returns: False: it is in none, or that is unknown
+    """
+    if not _is_root(task) or device_cgroup.names_devices(task):
+        return False
+    hosts = _memory(sysfs.DEV) - _OF_EACH
+    return bool(hosts) and hosts <= _memory(
+        f'{task}/root{device_files.DIRECTORY}'
+    )
+
+
+def _is_root(task: str) -> bool:
+    """Whether it may have the rights, in the user namespace of the host."""
+    rights = 0
+    for line in (sysfs.read(f'{task}/status') or '').splitlines():
+        if line.startswith('CapBnd:'):
+            rights = int(line.split()[1], 16)
+    try:
+        own = sysfs.link(f'{sysfs.PROC}/self/ns/user')
+        other = sysfs.link(f'{task}/ns/user')
+    except PermissionError:
+        return False
+    return rights & _RIGHTS == _RIGHTS and own == other is not None
+
+
+def _memory(directory: str) -> set[int]:
+    """The minor numbers of the files of the kernel's memory there."""
+    try:
+        names = os.listdir(directory)
+    except OSError:  # it has ended, or its /dev cannot be read
+        return set()
+    found = (
+        device_file.number_of(os.path.join(directory, name), follow=False)
+        for name in names
+    )
+    return {
+        each.minor
+        for each in found
+        if each is not None and (each.kind, each.major) == ('c', _MEMORY)
+    }

@@ -78,9 +78,6 @@ def ask(
     :param host: [DEFAULT] host of Cyborg
     :param hosts: the names that this host has in ARQs
     :param alone: the agent has no other driver than os-acc's
-    :raises RemoteServiceError: if Cyborg does not answer, or the user may not
-        see the ARQs of all projects, or an ARQ is bound to a handle that no
-        driver of the agent reports any more
     """
     if not api.sees_all():
         raise _wrong(
@@ -174,14 +171,7 @@ def rebuilt(
     host: str,
     hosts: Collection[str],
 ) -> report.Report:
-    """Rebuild what an earlier process reported, as far as it is bound.
-
-    :param present: what this host has now
-    :param host: [DEFAULT] host of Cyborg
-    :param hosts: the names that this host has in Cyborg's devices
-    :raises RemoteServiceError: if Cyborg does not answer, or does not have the
-        device of a bound handle
-    """
+    """Rebuild what an earlier process reported, as far as it is bound."""
     made: report.Report = {}
     recorded: report.Report | None = None
     for name, deployable in sorted(bound.deployables.items()):

@@ -54,10 +54,6 @@ def examine(
     """Compare the VANs and devices of this host with Cyborg and Placement.
 
     It changes nothing.
-
-    :raises InvalidRequest: if the user may not see the ARQs of all projects
-    :raises RemoteServiceError: if Cyborg or Placement does not answer
-    :raises JournalError: if the journal cannot be read
     """
     if not api.sees_all():
         raise exception.InvalidRequest(
@@ -127,8 +123,8 @@ def _arqs(
         for entry in filter(differences.is_of_arq, host.journal.entries()):
             try:
                 arq = api.arq(entry.van.uuid)
-            except api_module.BoundHandleGone:
-                broken.append(_cannot_list(err, entry.van))
+            except api_module.BoundHandleGone as own:
+                broken.append(_cannot_list(own, entry.van))
             else:
                 found += [] if arq is None else [arq]
         result.differences += broken or [_cannot_list(err, None)]
@@ -181,8 +177,6 @@ def fix(host: host_module.Host, result: Result, minimum_age: float) -> None:
     within the minimum age. Everything else stays as it is. The results go into
     the differences.
 
-    :param host: it must not be read-only
-    :param result: of examine(), shortly before
     :param minimum_age: seconds
     """
     chosen: dict[str, differences.Difference] = {}

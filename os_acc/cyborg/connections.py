@@ -35,7 +35,14 @@ def by_cloud(service_type: str, cloud: str | None) -> adapter.Adapter:
     :raises RemoteServiceError: if openstacksdk is not installed, or there is
         no such cloud
     """
-    openstack = _import_sdk(service_type)
+    try:
+        import openstack
+        import openstack.config
+    except ImportError as err:
+        raise exception.RemoteServiceError(
+            service=service_type,
+            reason='openstacksdk is missing: install os-acc[openstack]',
+        ) from err
     try:
         from keystoneauth1 import adapter
 
@@ -107,15 +114,3 @@ def by_group(service_type: str, conf: Any, group: str) -> adapter.Adapter:
             reason=f'group [{group}]: {exception.describe(err)}',
         ) from err
     return found
-
-
-def _import_sdk(service_type: str) -> Any:
-    try:
-        import openstack
-        import openstack.config
-    except ImportError as err:
-        raise exception.RemoteServiceError(
-            service=service_type,
-            reason='openstacksdk is missing: install os-acc[openstack]',
-        ) from err
-    return openstack

@@ -84,13 +84,11 @@ def compare(
 ) -> list[Difference]:
     """List the differences between the VANs and the ARQs.
 
-    :param entries: the VANs of this host
     :param holders: the VANs that have a handle, even unreadable ones, by the
         identity of the handle
     :param arqs: those of all hosts, in all states
     :param devices: the devices of this host; None: unknown, so that handles
         without a device are not found
-    :param host_name: the name of this host in Cyborg
     """
     return list(
         _Comparison(entries, holders, arqs, devices, host_name).differences()

@@ -36,21 +36,6 @@ _TYPES = {
 }
 
 
-@dataclasses.dataclass
-class _Part:
-    """What becomes one deployable.
-
-    :ivar part: see names.deployable()
-    """
-
-    resource_class: str
-    traits: tuple[str, ...]
-    handles: dict[str, report.Handle]
-    count: int
-    part: str = ''
-    shared: bool = False
-
-
 class Lister:
     """Makes the report of what can be given out now, or has an ARQ.
 
@@ -75,7 +60,7 @@ class Lister:
         :param devices: as os_acc.get_devices() returns them
         :param arq_vans: the UUIDs of the VANs that were plugged for an ARQ
         """
-        parts: dict[str, list[_Part]] = {}
+        parts: dict[str, list[report.Deployable]] = {}
         first: dict[str, objects.Device] = {}
         for device in sorted(devices, key=_order):
             if device.driver == 'cyborg':
@@ -95,19 +80,12 @@ class Lister:
         }
 
     def _device(
-        self, device: objects.Device, parts: list[_Part]
+        self, device: objects.Device, parts: Iterable[report.Deployable]
     ) -> report.Device:
         made = {}
         for part in parts:
-            name = names.deployable(self._host, device.address, part.part)
-            made[name] = report.Deployable(
-                name,
-                part.resource_class,
-                part.traits,
-                part.handles,
-                part.count,
-                part.shared,
-            )
+            name = names.deployable(self._host, device.address, part.name)
+            made[name] = dataclasses.replace(part, name=name)
         board = {
             'vendor_id': device.vendor_id,
             'product_id': device.product_id,
@@ -128,7 +106,11 @@ class Lister:
 
     def _parts(
         self, device: objects.Device, arq_vans: Collection[str]
-    ) -> Iterator[_Part]:
+    ) -> Iterator[report.Deployable]:
+        """The parts of a device that become one deployable each.
+
+        Their names tell them apart: see names.deployable().
+        """
         if device.mdev_types:
             yield from self._mdev_parts(device, arq_vans)
             return
@@ -150,7 +132,8 @@ class Lister:
                 continue
             handles[made.key] = made
         traits = {*device.traits, *names.function_traits(device)}
-        yield _Part(
+        yield report.Deployable(
+            '',
             device.resource_class,
             self._traits(device, traits),
             handles,
@@ -159,7 +142,7 @@ class Lister:
 
     def _mdev_parts(
         self, device: objects.Device, arq_vans: Collection[str]
-    ) -> Iterator[_Part]:
+    ) -> Iterator[report.Deployable]:
         """One part for each mdev type: they share the parent's capacity."""
         if not pci.is_address(device.address):
             self._tell(
@@ -194,13 +177,13 @@ class Lister:
             ]
             others = set(own_traits.values()) - {own_traits[kind.name]}
             traits = (set(device.traits) - others) | {_OWNER_CYBORG}
-            yield _Part(
+            yield report.Deployable(
+                kind.name,
                 resource_class,
                 self._traits(device, traits),
                 {each.key: each for each in handles},
                 usable + kind.available,
-                kind.name,
-                True,
+                shared=True,
             )
 
     def _is_class(self, device: objects.Device, name: str) -> bool:
@@ -274,25 +257,30 @@ def _handle(handle: objects.AttachHandle) -> report.Handle | None:
     return None
 
 
-def _named(parts: list[_Part]) -> list[_Part]:
+def _named(parts: Iterable[report.Deployable]) -> list[report.Deployable]:
     """Merge the parts of a device that are alike, and name the others.
 
     A device is listed several times if several entries of device_spec name
     VFs of one PF, for example.
     """
-    alike: dict[tuple[str, str, tuple[str, ...]], _Part] = {}
+    alike: dict[tuple[str, str, tuple[str, ...]], report.Deployable] = {}
     for part in parts:
-        key = (part.part, part.resource_class, part.traits)
+        key = (part.name, part.resource_class, part.traits)
         first = alike.setdefault(key, part)
         if first is not part:
             handles = {**first.handles, **part.handles}
-            first.handles, first.count = handles, len(handles)
+            alike[key] = dataclasses.replace(
+                first, handles=handles, count=len(handles)
+            )
     merged = list(alike.values())
-    whole = [part for part in merged if not part.shared]
-    classes = [part.resource_class for part in whole]
-    for part in whole if len(merged) > 1 else []:
-        part.part = part.resource_class
-        if classes.count(part.resource_class) > 1:
+    if len(merged) == 1:
+        return merged
+    classes = [each.resource_class for each in merged if not each.shared]
+    made = []
+    for part in merged:
+        name = part.name if part.shared else part.resource_class
+        if not part.shared and classes.count(name) > 1:
             digest = hashlib.sha256(' '.join(part.traits).encode())
-            part.part += f'_{digest.hexdigest()[:8]}'
-    return merged
+            name += f'_{digest.hexdigest()[:8]}'
+        made.append(dataclasses.replace(part, name=name))
+    return made

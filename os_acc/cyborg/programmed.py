@@ -39,11 +39,7 @@ def update_traits(event: hooks.ProgrammedEvent) -> None:
     Function traits of other functions are removed, and other traits are kept.
     Does nothing if [os_acc_placement] update_traits is not set, or if the
     Cyborg agent does not report the device by os-acc's driver.
-
-    :param event: which device was programmed or cleared
-    :raises RemoteServiceError: if Placement could not be changed
     """
-    device, function_id = event.device, event.function_id
     if not CONF.os_acc_placement.update_traits:
         return
     # If the hook is off, it must not cost the import of these.
@@ -52,18 +48,15 @@ def update_traits(event: hooks.ProgrammedEvent) -> None:
     from os_acc.placement import client as placement_client
 
     options = CONF.os_acc_placement
-    name = names.deployable(names.host(CONF), device)
+    name = names.deployable(names.host(CONF), event.device)
     client = placement_client.Client(
         connections.by_group(connections.PLACEMENT, CONF, options.auth_section)
     )
-    _update(client, name, device, function_id)
+    _update(client, name, event)
 
 
 def _update(
-    client: placement_client.Client,
-    name: str,
-    device: str,
-    function_id: str | None,
+    client: placement_client.Client, name: str, event: hooks.ProgrammedEvent
 ) -> None:
     """Do what update_traits() does.
 
@@ -84,10 +77,10 @@ def _update(
                 "the Cyborg agent does not report it by os-acc's driver",
                 uuid,
                 name,
-                device,
+                event.device,
             )
             return
-        functions = _function_traits(device, function_id)
+        functions = _function_traits(event)
         old = {
             each
             for each in there.names
@@ -102,10 +95,10 @@ def _update(
             LOG.info(
                 'Function traits of device %s, resource provider %s (%s), '
                 'after programming function %s: added %s, removed %s',
-                device,
+                event.device,
                 uuid,
                 name,
-                function_id,
+                event.function_id,
                 ', '.join(sorted(functions - old)) or 'none',
                 ', '.join(sorted(old - functions)) or 'none',
             )
@@ -119,25 +112,31 @@ def _update(
     )
 
 
-def _function_traits(device: str, function_id: str | None) -> set[str]:
+def _function_traits(event: hooks.ProgrammedEvent) -> set[str]:
     """Return the function traits of a device as it is now.
 
     A device may have several functions, one in each region. It may also have
-    been programmed again since the hook was called.
+    been programmed again since the hook was called. The event counts if no
+    driver reports the device.
 
-    :param function_id: the function, if no driver reports the device
+    :raises DiscoveryFailed: if the functions of other regions are unknown
     """
     import os_acc
     from os_acc import exception
     from os_acc.cyborg import names
 
+    failure = None
     try:
         devices = os_acc.get_devices()
     except exception.DiscoveryFailed as err:
-        devices = err.devices
-    found = next((each for each in devices if each.address == device), None)
-    if found is None:
-        return {names.function_trait(function_id)} if function_id else set()
+        devices, failure = err.devices, err
+    there = [each for each in devices if each.address == event.device]
+    if not there:
+        if failure is not None and event.region:
+            raise failure
+        name = event.function_id
+        return {names.function_trait(name)} if name else set()
+    found = there[0]
     # device_spec may give a device a function trait too.
     return names.function_traits(found) | {
         each for each in found.traits if each.startswith(names.FUNCTION_PREFIX)

@@ -41,8 +41,6 @@ def reported(
     """List what os-acc's agent driver has reported about this host to Cyborg.
 
     :param hosts: the names that this host may have in Cyborg's devices
-    :param host_name: see names.host()
-    :returns: the deployables by their names
     """
     starts = [
         f'{names.deployable(host_name, address)}_'

@@ -88,7 +88,6 @@ def dumps(values: Mapping[str, Any]) -> str:
 def control_path(address: str) -> str:
     """Return the cpid_info of a device.
 
-    :param address: of the device
     :returns: JSON with domain, bus, device and function, or with the address
         if the device is not a PCI function
     """
@@ -98,11 +97,7 @@ def control_path(address: str) -> str:
 
 
 def controlled(info: Mapping[str, Any] | str) -> str:
-    """Return the address of the device of a cpid_info. See control_path().
-
-    :param info: the JSON, or its values
-    :raises ValueError: if it is not of that form
-    """
+    """Return the address of the device of a cpid_info. See control_path()."""
     try:
         values = json.loads(info) if isinstance(info, str) else dict(info)
         if 'address' in values:
@@ -122,8 +117,6 @@ def pci_handle(address: str, physical_network: str | None = None) -> Handle:
 def mdev_handle(parent: str, kind: str, number: int) -> Handle:
     """Make a handle for a mediated device that Cyborg may make.
 
-    :param parent: a PCI address
-    :param kind: the mdev type
     :param number: its place, from 0. Cyborg needs different texts for the
         handles, so it is part of the info, as Cyborg's own driver for NVIDIA
         GPUs does it
@@ -141,7 +134,6 @@ def test_handle(name: str) -> Handle:
 def of_arq(arq: Mapping[str, Any]) -> Handle:
     """Return the handle of a bound ARQ.
 
-    :param arq: as Cyborg's API shows it
     :raises ValueError: if os-acc's driver has not reported it
     """
     kind, info = arq.get('attach_handle_type'), arq.get('attach_handle_info')

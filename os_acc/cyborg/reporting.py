@@ -66,8 +66,6 @@ class Reporter:
     ) -> report.Report:
         """Make the next report.
 
-        :param devices: as os_acc.get_devices() returns them
-        :param arq_vans: the UUIDs of the VANs that were plugged for an ARQ
         :raises RemoteServiceError: if Cyborg's API is needed and does not
             answer. Nothing may be reported then
         """
@@ -178,12 +176,7 @@ class Reporter:
 
 
 def arq_vans(state_path: str, timeout: float) -> set[str]:
-    """Read the UUIDs of the VANs that were plugged for an ARQ.
-
-    :param state_path: the directory of the journal
-    :param timeout: seconds to wait for another user of the journal
-    :raises JournalError: if the journal cannot be read
-    """
+    """Read the UUIDs of the VANs that were plugged for an ARQ."""
     journal = journal_module.Journal(state_path, timeout, read_only=True)
     try:
         return {

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The devices that os-acc apply sets up before an instance requests one."""
+"""The devices that os-acc apply sets up ahead of time, and who uses them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from os_acc import exception
+from os_acc import health
+from os_acc import host as host_module
+from os_acc.claims import allocated
+from os_acc.claims import vans
 from os_acc.desired import documents
 from os_acc.journal import desired as rows
 from os_acc.kernel import sysfs
@@ -30,7 +37,6 @@ def compare(
     """Compare a document with the one before.
 
     :param part: of the document: partitions, vgpus, work_queues or mdevs
-    :param before: what was applied before; None: nothing was
     """
     wanted = rows.devices_in(document.as_object(), part)
     if before is None:
@@ -38,3 +44,24 @@ def compare(
     earlier = before.devices_of(part)
     done = earlier if before.settled == sysfs.boot_id() else []
     return Devices(wanted, earlier, done)
+
+
+def holders(host: host_module.Host) -> allocated.Holders:
+    """Who has which handle, and which devices have failed."""
+    return allocated.Holders(
+        host.journal.handles(), unhealthy=health.View(host.journal)
+    )
+
+
+def clauses(found: Iterable[vans.Holder]) -> list[str]:
+    """Say which VANs have devices, a clause for each."""
+    return [
+        f'instance {each.called} has {each.handle} (VAN {each.van_uuid})'
+        for each in found
+    ]
+
+
+def refuse(device: str, users: Sequence[str]) -> None:
+    """:raises DeviceBusy: if somebody uses a device"""
+    if users:
+        raise exception.DeviceBusy(device=device, reason='; '.join(users))

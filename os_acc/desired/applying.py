@@ -71,10 +71,7 @@ def apply(
 def offer(
     conf: cfg.ConfigOpts, document: documents.Document
 ) -> list[objects.ApplyStep]:
-    """Do the step that only root can do, and that needs no journal.
-
-    :raises InvalidRequest, PrivilegeError: as os_acc.apply
-    """
+    """Do the step that only root can do, and that needs no journal."""
     return [_do(each) for each in offered.find(conf, document)]
 
 
@@ -172,11 +169,7 @@ def _finish(
     done: list[objects.ApplyStep],
     callback: progress.Callback | None,
 ) -> objects.ApplyReport:
-    """Do the other steps, now that device_spec says what is offered.
-
-    :param before: what was applied before
-    :param done: the steps that are done
-    """
+    """Do the other steps, now that device_spec says what is offered."""
     for step in _steps(host, document, before, callback):
         known = host.failed_steps.get((step.part, step.name, step.after))
         if known is None or step.act is None:
@@ -263,9 +256,7 @@ def _row(
 
 
 def _do(step: steps.Step) -> objects.ApplyStep:
-    if step.act is None:
-        return _report_of(step, results.UNCHANGED)
-    if step.act() is False:
+    if step.act is None or step.act() is False:
         return _report_of(step, results.UNCHANGED)
     LOG.info('Applied: %s %s: %s', step.part, step.name, step.after)
     return _report_of(step, results.CHANGED)

@@ -27,7 +27,6 @@ from os_acc.desired import reservations
 from os_acc.desired import wanted_mdevs
 from os_acc.journal import desired as rows
 from os_acc.kernel import pci
-from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.spec import values as spec_values
 from os_acc.texts import documents
@@ -134,13 +133,9 @@ class Document:
 
     def as_object(self) -> dict[str, Any]:
         """Write it as read() reads it."""
-        functions = [
-            {k: v for k, v in dataclasses.asdict(each).items() if v}
-            for each in self.functions
-        ]
         return written(
             self.offered,
-            functions,
+            reservations.written(self.functions),
             reserved=reservations.written(self.reserved),
             partitions=[
                 {'device': card, 'compute': mode}
@@ -158,10 +153,7 @@ def written(
     functions: Sequence[dict[str, Any]],
     **others: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Make a document from its parts.
-
-    :param others: the parts that are left out if they are empty
-    """
+    """Make a document from its parts."""
     return {
         'version': VERSION,
         'offered': [*offered],
@@ -191,7 +183,6 @@ def from_files(path: str) -> Document:
 
     :param path: of JSON or YAML, by the end of the name
     :raises InvalidRequest: if one is wrong; the error names file, line and key
-    :raises OSError: if one cannot be read
     """
     paths = [path]
     if os.path.isdir(path):
@@ -213,7 +204,6 @@ def from_text(data: bytes | str, path: str) -> Document:
     """Read a text.
 
     :param path: where it is from, for the errors; JSON or YAML by its end
-    :raises InvalidRequest: as from_files()
     """
     is_json = path.endswith('.json')
     try:
@@ -250,10 +240,10 @@ def read(
             field = err.kwargs['field'].split('.')
             keys = ['offered', number, *(field if field[0] in item else [])]
             raise schemas.at(err, keys, place) from err
-    functions = []
-    for number, item in enumerate(found.get('functions', ())):
-        made = Function(**item)
-        functions.append(_checked(made, ['functions', number], place))
+    functions = [
+        _checked(Function(**item), ['functions', number], place)
+        for number, item in enumerate(found.get('functions', ()))
+    ]
     pools = [
         _checked_pool(
             Pool(**{**item, 'traits': tuple(item.get('traits', ()))}),
@@ -298,19 +288,12 @@ def _checked(
     made: Function, keys: list[str | int], place: schemas.Place
 ) -> Function:
     """Check and normalise the values of a function."""
-    where = 'device'
+    device = reservations.address(made.device, made.function, keys, place)
     try:
-        # The fields of an object know an address and the name of a function.
-        device = device_objects.Device.partial(
-            address=made.device, driver='any'
-        )
-        where = 'function'
-        device.function_id = made.function
-        where = 'bitstream'
         _check_bitstream(made.bitstream)
     except exception.InvalidRequest as err:
-        raise schemas.at(err, [*keys, where], place) from err
-    return dataclasses.replace(made, device=device.address)
+        raise schemas.at(err, [*keys, 'bitstream'], place) from err
+    return dataclasses.replace(made, device=device)
 
 
 def _check_bitstream(text: str | None) -> None:

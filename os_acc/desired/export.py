@@ -14,10 +14,7 @@ from os_acc.texts import forms
 
 
 def export(host: host_module.Host) -> dict[str, Any]:
-    """Write the document. documents.read() reads it.
-
-    :raises InvalidRequest: if device_spec cannot be read
-    """
+    """Write the document. documents.read() reads it."""
     document = documents.stored(host.journal.desired()).as_object()
     pools = document.get('pools', [])
     named = {_place(each): each for each in document.get('functions', ())}

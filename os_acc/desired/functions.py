@@ -17,6 +17,7 @@ from os_acc import host as host_module
 from os_acc import objects
 from os_acc import progress
 from os_acc.desired import documents
+from os_acc.desired import regions
 from os_acc.desired import steps
 from os_acc.journal import programs
 from os_acc.operations import device_programming
@@ -34,13 +35,10 @@ def find(
     document: documents.Document,
     callback: progress.Callback | None = None,
 ) -> Iterator[steps.Step]:
-    """A step for each function of the document.
-
-    :param callback: gets the progress of a programming
-    """
+    """A step for each function of the document."""
     if not document.functions:
         return
-    found, complete = _devices(host)
+    found, complete = regions.devices_of(host)
     devices = {each.address: each for each in found}
     named: dict[tuple[str, str], documents.Function] = {}
     for wanted in document.functions:
@@ -61,16 +59,14 @@ def _step(
     fault: str | None,
     callback: progress.Callback | None,
 ) -> steps.Step:
-    """The step for a function.
-
-    :param device: that is to have it; None: it is not there
-    :param fault: why it cannot be programmed
-    """
+    """The step for a function."""
     now = _inside(device, wanted.region)
     before = now or 'none, or unknown'
+    # Of a device that is not there, only its own address is known.
+    addresses = {wanted.device} if device is None else place.addresses(device)
     try:
         if forms.same_function(now, wanted.function) and not _is_older(
-            host, wanted, _addresses(wanted, device)
+            host, wanted, addresses
         ):
             return steps.Step(PART, wanted.label, before, before)
     except Exception as err:
@@ -91,7 +87,7 @@ def _step(
             wanted.region or None,
             callback,
         ),
-        functools.partial(_users, host, wanted, _addresses(wanted, device)),
+        functools.partial(_users, host, wanted, addresses),
         fault,
     )
 
@@ -117,25 +113,20 @@ def _contradiction(
 
 
 def export(host: host_module.Host) -> list[dict[str, str]]:
-    """The functions that devices and regions hold now, as a document does."""
+    """The functions that devices and regions hold now, as a document does.
+
+    :raises DiscoveryFailed: if not all devices are known
+    """
     return [
         {
             'device': device.address,
             **({'region': region} if region else {}),
             'function': function,
         }
-        for device in _devices(host)[0]
+        for device in discovery.devices(host)
         for region, function in device.functions.items()
         if function is not None
     ]
-
-
-def _devices(host: host_module.Host) -> tuple[list[objects.Device], bool]:
-    """The devices of this host, and whether these are all."""
-    try:
-        return discovery.devices(host), True
-    except exception.DiscoveryFailed as err:
-        return list(err.devices), False
 
 
 def _fault(
@@ -157,22 +148,12 @@ def _inside(device: objects.Device | None, region: str) -> str | None:
     return device.functions.get(region) if device is not None else None
 
 
-def _addresses(
-    wanted: documents.Function, device: objects.Device | None
-) -> set[str]:
-    """See place.addresses(); of a device that is not there, its own."""
-    return {wanted.device} if device is None else place.addresses(device)
-
-
 def _is_older(
     host: host_module.Host,
     wanted: documents.Function,
     addresses: Collection[str],
 ) -> bool:
-    """Whether it was programmed from another bitstream than a given file.
-
-    :param addresses: as _addresses()
-    """
+    """Whether it was programmed from another bitstream than a given file."""
     with bitstreams.local(wanted.bitstream) as file:
         return file is not None and any(
             each.region == wanted.region
@@ -188,10 +169,7 @@ def _users(
     wanted: documents.Function,
     addresses: Collection[str],
 ) -> list[str]:
-    """Say which VANs would be in the way.
-
-    :param addresses: as _addresses()
-    """
+    """Say which VANs would be in the way."""
     return [
         f'instance {van.instance_uuid} has {van.handle.identity} '
         f'(VAN {van.uuid})'

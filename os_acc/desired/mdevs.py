@@ -16,7 +16,6 @@ import logging
 import os
 
 from os_acc import exception
-from os_acc import health
 from os_acc import host as host_module
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
@@ -42,10 +41,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each device of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each device of the document, and of the one before."""
     wanted, earlier, done = ahead.compare(PART, document, before)
     # First what goes: it may take the room of what comes.
     gone = [name for name in earlier if name not in wanted]
@@ -94,9 +90,7 @@ def _obstacle(
     """
     try:
         spec = specs.check_mdev(device.parent, device.type)
-        holders = allocated.Holders(
-            host.journal.handles(), unhealthy=health.View(host.journal)
-        )
+        holders = ahead.holders(host)
         about = f'mdev parent {device.parent}'
         for each in availability.part_obstacles(device.parent, about, holders):
             return each.error()
@@ -118,7 +112,6 @@ def _keep(host: host_module.Host, device: mdev.Mdev) -> bool:
     """Make a device that stays.
 
     :returns: False: it was there before
-    :raises: as privileged.keep()
     """
     from os_acc.privileged.mdev import devices as privileged
 
@@ -147,10 +140,7 @@ def _let_go(host: host_module.Host, device: mdev.Mdev) -> bool:
         return False
     with host.locks.device(device.parent):
         there = mdev.find(device.uuid) is not None
-        if users := _users(host, device):
-            raise exception.DeviceBusy(
-                device=f'mdev {device.uuid}', reason='; '.join(users)
-            )
+        ahead.refuse(f'mdev {device.uuid}', _users(host, device))
         with host.acting_for():
             done = privileged.let_go(
                 device.uuid,
@@ -176,9 +166,4 @@ def _lets_go(host: host_module.Host, device: mdev.Mdev) -> bool:
 def _users(host: host_module.Host, device: mdev.Mdev) -> list[str]:
     """Say which VAN has a device."""
     found = allocated.Holders(host.journal.handles()).of_mdev(device.uuid)
-    if found is None:
-        return []
-    return [
-        f'instance {found.instance_uuid} has {found.handle} '
-        f'(VAN {found.van_uuid})'
-    ]
+    return ahead.clauses([found] if found is not None else [])

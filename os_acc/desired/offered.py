@@ -83,10 +83,7 @@ def specs_after(
 
 
 def export(conf: cfg.ConfigOpts) -> list[dict[str, Any]]:
-    """The entries of device_spec that count now, each once.
-
-    :raises InvalidRequest: as device_spec.load()
-    """
+    """The entries of device_spec that count now, each once."""
     device_spec.load(conf)
     found = [
         entry

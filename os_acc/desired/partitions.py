@@ -35,10 +35,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each card of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each card of the document, and of the one before."""
     wanted = dict(document.partitions)
     cards = sorted({*wanted, *ahead.compare(PART, document, before).earlier})
     if not cards:
@@ -99,7 +96,7 @@ def _in_the_way(
         pci.get(card)
         for obstacle in rules.partition_obstacles(card, mode, specs):
             return obstacle.error()
-        _refuse(card, _users(host, card, mode))
+        ahead.refuse(f'PCI function {card}', _users(host, card, mode))
     except exception.ExceptionBase as err:
         return err
     return None
@@ -116,11 +113,11 @@ def _users(host: host_module.Host, card: str, mode: str | None) -> list[str]:
     from os_acc.privileged import device_users
 
     needs = f'{allocated.FILE}{card}{file_place.SEPARATOR}{mode}='.lower()
-    found = [
-        f'instance {each.called} has {each.handle} (VAN {each.van_uuid})'
+    found = ahead.clauses(
+        each
         for each in allocated.Holders(host.journal.handles()).on(card)
         if not (each.handle or '').startswith(needs)
-    ]
+    )
     if found:
         return found
     with host.acting_for():
@@ -145,18 +142,10 @@ def _restores(host: host_module.Host, card: str) -> bool:
         return privileged.restores(card)
 
 
-def _refuse(card: str, users: list[str]) -> None:
-    if users:
-        raise exception.DeviceBusy(
-            device=f'PCI function {card}', reason='; '.join(users)
-        )
-
-
 def _set(host: host_module.Host, card: str, mode: str) -> bool:
     """Set the mode of a card.
 
     :returns: False: it had this mode before
-    :raises: as privileged.set_mode()
     """
     from os_acc.privileged.devfile import partitions as privileged
 
@@ -179,6 +168,6 @@ def _let_go(host: host_module.Host, card: str) -> bool:
     with host.locks.device(card):
         if pci.find(card) is None:
             return False
-        _refuse(card, _users_of_undo(host, card))
+        ahead.refuse(f'PCI function {card}', _users_of_undo(host, card))
         with host.acting_for():
             return privileged.let_go(card, host.conf.os_acc.device_timeout)

@@ -80,9 +80,7 @@ def _keep_one(
     :param tried: the names of the regions that this call has programmed
     :param failed: the functions that this call could not program: their pools
         wait for the next call
-    :param made: it gets the step
     :returns: False: there is nothing to do
-    :raises LockTimeout: if another process keeps pools, or applies a document
     """
     with host.locks.document(0):
         found = _next(host, now, tried, failed)
@@ -103,7 +101,9 @@ def states(
     """Say what each pool has and wants. This changes nothing."""
     document = documents.stored(host.journal.desired())
     now = now or datetime.datetime.now(datetime.UTC)
-    return _states(host, document, regions.find(host, document, now), now)
+    devices, _ = regions.devices_of(host)
+    there = regions.find(host, document, devices, now)
+    return _states(host, document, there, now)
 
 
 def find(
@@ -140,16 +140,15 @@ def _next(
     tried: set[str],
     failed: set[str],
 ) -> tuple[documents.Pool, filling.Region] | None:
-    """The next programming.
-
-    :param tried: see _keep_one()
-    :param failed: see _keep_one()
-    """
+    """The next programming."""
     document = documents.stored(host.journal.desired())
     if not document.pools:
         return None
     now = now or datetime.datetime.now(datetime.UTC)
-    found = regions.find(host, document, now)
+    devices, complete = regions.devices_of(host)
+    if not complete:
+        return None  # a device that is not seen may hold what a pool wants
+    found = regions.find(host, document, devices, now)
     return filling.find(
         [
             dataclasses.replace(
@@ -246,7 +245,7 @@ def _program(
             region.region or None,
             callback,
         )
-    except (exception.DeviceBusy, exception.DeviceInUseByHost) as err:
+    except steps.IN_THE_WAY as err:
         # Somebody has taken it since it was looked at.
         result, reason = results.IN_THE_WAY, exception.describe(err)
     except Exception as err:

@@ -29,19 +29,24 @@ REST = 300
 _USED = (device_objects.USED, device_objects.HOST)
 
 
+def devices_of(host: host_module.Host) -> tuple[list[objects.Device], bool]:
+    """The devices of this host, and whether these are all."""
+    try:
+        return discovery.devices(host), True
+    except exception.DiscoveryFailed as err:
+        return list(err.devices), False
+
+
 def find(
     host: host_module.Host,
     document: documents.Document,
+    devices: Sequence[objects.Device],
     now: datetime.datetime,
 ) -> list[filling.Region]:
-    """Find the regions of all devices that can be programmed.
+    """Find the regions of devices that can be programmed.
 
     Each is there once, even if several devices give access to it.
     """
-    try:
-        devices = discovery.devices(host)
-    except exception.DiscoveryFailed as err:
-        devices = err.devices
     failed = {e.address for e in devices if e.health != device_objects.OK}
     resting = _resting(host, now)
     places: dict[tuple[str, str], list[objects.Device]] = {}

@@ -27,30 +27,42 @@ def read(
     items: Sequence[dict[str, Any]],
     place: schemas.Place,
 ) -> list[reserved.Reserved]:
-    """Check and normalise the items of a document.
+    """Check and normalise the items of a document."""
+    return [
+        dataclasses.replace(
+            made,
+            device=address(made.device, made.function, [PART, number], place),
+        )
+        for number, made in enumerate(
+            reserved.Reserved(**item) for item in items
+        )
+    ]
 
-    :param items: as the schema says
-    :param place: says where a key is, for the errors
-    :raises InvalidRequest: if a value is wrong
+
+def address(
+    device: str,
+    function: str | None,
+    keys: list[str | int],
+    place: schemas.Place,
+) -> str:
+    """Check an address and the name of a function.
+
+    :param keys: of the item that has both
+    :returns: the address in its canonical form
     """
-    found = []
-    for number, item in enumerate(items):
-        made, where = reserved.Reserved(**item), 'device'
-        try:
-            # The fields of an object know an address and a function's name.
-            device = device_objects.Device.partial(
-                address=made.device, driver='any'
-            )
-            where = 'function'
-            device.function_id = made.function
-        except exception.InvalidRequest as err:
-            raise schemas.at(err, [PART, number, where], place) from err
-        found.append(dataclasses.replace(made, device=device.address))
-    return found
+    where = 'device'
+    try:
+        # The fields of an object know both.
+        made = device_objects.Device.partial(address=device, driver='any')
+        where = 'function'
+        made.function_id = function
+    except exception.InvalidRequest as err:
+        raise schemas.at(err, [*keys, where], place) from err
+    return str(made.address)
 
 
-def written(found: Sequence[reserved.Reserved]) -> list[dict[str, Any]]:
-    """Write them as read() reads them."""
+def written(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """Write items of a part as they were read, without what is empty."""
     return [
         {k: v for k, v in dataclasses.asdict(each).items() if v}
         for each in found
@@ -63,8 +75,6 @@ def find(
     """A step for each device that is or was reserved.
 
     The journal has the document by then: nothing else is to be done.
-
-    :param before: of the earlier document
     """
     old = {each.label: each.text for each in before}
     new = {each.label: each.text for each in after}

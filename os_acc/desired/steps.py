@@ -96,7 +96,6 @@ def all_found(part: str, found: Iterable[Step]) -> Iterator[Step]:
     An error ends them with a step that fails for it. So the other parts are
     done.
 
-    :param part: of the document
     :param found: the steps; the next one can raise
     """
     try:

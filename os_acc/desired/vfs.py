@@ -16,10 +16,10 @@ import logging
 from typing import Any
 
 from os_acc import exception
-from os_acc import health
 from os_acc import host as host_module
 from os_acc.availability import vf_availability
 from os_acc.claims import allocated
+from os_acc.desired import ahead
 from os_acc.desired import documents
 from os_acc.desired import offered
 from os_acc.desired import steps
@@ -138,33 +138,32 @@ def _keep(
     """Give a PF its VFs, and keep them.
 
     :param before: how many it has kept so far, as Journal.keep_vfs()
-    :param settings: as _settings()
     """
+    from os_acc.privileged.pci import vfs as privileged
+
+    seconds = host.conf.os_acc.device_timeout
     with host.locks.device(pf):
         # Also after an earlier step that was interrupted.
         there = sriov.count(pf)
         if there == number and _set_up(host, pf) == settings:
-            host.journal.keep_vfs(pf, _made(host, pf))
+            with host.acting_for():
+                # 0: somebody else has made them.
+                made = privileged.made_vfs(pf, seconds)
+            host.journal.keep_vfs(pf, made)
             return
-        _check(host, pf, there)
+        spec = device_spec.load(host.conf).check(pci.get(pf))
+        if there:
+            ahead.refuse(f'PF {pf}', _users(host, pf))
+        if (error := _obstacle(host, pf, spec)) is not None:
+            raise error
         host.journal.keep_vfs(pf, number)
         try:
-            _change(host, pf, number)
+            with host.acting_for():
+                users = privileged.change_vfs(pf, number, seconds)
+            ahead.refuse(f'PF {pf}', users)
         except exception.ExceptionBase:
             host.journal.keep_vfs(pf, before)
             raise
-
-
-def _check(host: host_module.Host, pf: str, there: int) -> None:
-    """Check that the VFs of a PF can be made, or be replaced by others.
-
-    :raises DeviceBusy, DeviceError: if they cannot
-    """
-    spec = device_spec.load(host.conf).check(pci.get(pf))
-    if there:
-        _refuse(pf, _users(host, pf))
-    if (error := _obstacle(host, pf, spec)) is not None:
-        raise error
 
 
 def _obstacle(
@@ -174,32 +173,13 @@ def _obstacle(
 
     Whether somebody uses the VFs that it has is not asked here.
     """
-    holders = allocated.Holders(
-        host.journal.handles(), unhealthy=health.View(host.journal)
-    )
     try:
-        found = vf_availability.vfs_obstacles(pci.get(pf), holders, spec)
+        found = vf_availability.vfs_obstacles(
+            pci.get(pf), ahead.holders(host), spec
+        )
         return next((each.error() for each in found), None)
     except exception.DeviceNotFound as err:
         return err
-
-
-def _change(host: host_module.Host, pf: str, number: int) -> None:
-    from os_acc.privileged.pci import vfs as privileged
-
-    with host.acting_for():
-        _refuse(
-            pf,
-            privileged.change_vfs(pf, number, host.conf.os_acc.device_timeout),
-        )
-
-
-def _made(host: host_module.Host, pf: str) -> int:
-    """How many VFs of a PF os-acc has made; 0: somebody else has."""
-    from os_acc.privileged.pci import vfs as privileged
-
-    with host.acting_for():
-        return privileged.made_vfs(pf, host.conf.os_acc.device_timeout)
 
 
 def _let_go(host: host_module.Host, pf: str) -> None:
@@ -208,7 +188,7 @@ def _let_go(host: host_module.Host, pf: str) -> None:
 
     with host.locks.device(pf):
         if host.journal.kept_vfs()[pf] and pci.find(pf) is not None:
-            _refuse(pf, _users(host, pf))
+            ahead.refuse(f'PF {pf}', _users(host, pf))
             with host.acting_for():
                 stay = privileged.remove_vfs(
                     pf, host.conf.os_acc.device_timeout
@@ -220,17 +200,8 @@ def _let_go(host: host_module.Host, pf: str) -> None:
 
 def _users(host: host_module.Host, pf: str) -> list[str]:
     """Say who uses the VFs of a PF, or the PF itself."""
-    holders = allocated.Holders(host.journal.handles())
-    found = [
-        f'instance {each.called} has {each.handle} (VAN {each.van_uuid})'
-        for each in holders.on(pf)
-    ]
+    found = ahead.clauses(allocated.Holders(host.journal.handles()).on(pf))
     function = pci.find(pf)
     if not found and function is not None:
         found = vf_availability.vf_users(function)
     return found
-
-
-def _refuse(pf: str, users: list[str]) -> None:
-    if users:
-        raise exception.DeviceBusy(device=f'PF {pf}', reason='; '.join(users))

@@ -14,7 +14,6 @@ import functools
 import logging
 
 from os_acc import exception
-from os_acc import health
 from os_acc import host as host_module
 from os_acc.claims import allocated
 from os_acc.desired import ahead
@@ -42,10 +41,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each VF of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each VF of the document, and of the one before."""
     wanted, earlier, _ = ahead.compare(PART, document, before)
     # First what goes: a card may have vGPUs of one size only.
     for vf in sorted({*earlier} - {*wanted}):
@@ -105,25 +101,19 @@ def _wanted(specs: device_spec.Specs, vf: str) -> int | None:
 
 
 def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
-    """Set the type of a VF that nobody has.
-
-    :param earlier: the VFs of the earlier document
-    :raises DeviceBusy, DeviceError, DeviceNotFound: if that is impossible
-    """
+    """Set the type of a VF that nobody has."""
     from os_acc.privileged.mdev import devices as privileged
 
     function = pci.get(vf)
     spec = device_spec.load(host.conf).check(function)
     with host.locks.device(function.parent):
-        _refuse(vf, _users(host, vf, preset=False))
+        ahead.refuse(f'VF {vf}', _users(host, vf, preset=False))
         card = vgpu_cards.Card.read(pci.get(function.parent))
         for each, now in card.current.items():
             if now and each in earlier:
                 _make_room(host, each, now)
         card = vgpu_cards.Card.read(pci.get(function.parent))
-        holders = allocated.Holders(
-            host.journal.handles(), unhealthy=health.View(host.journal)
-        )
+        holders = ahead.holders(host)
         number = card.number_of(spec.vgpu_type or '')
         for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
             error = obstacle.error()
@@ -133,7 +123,10 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
                 and number is not None
             ):
                 # The card may have this size once they have gone.
-                _refuse(vf, [u for e in card.current for u in _users(host, e)])
+                ahead.refuse(
+                    f'VF {vf}',
+                    [u for e in card.current for u in _users(host, e)],
+                )
             raise error
         if number is None or card.current[vf] == number:
             return  # vgpu_obstacles() has found another type, or none
@@ -149,7 +142,7 @@ def _clear(host: host_module.Host, vf: str) -> bool:
     :returns: False: it has none, or keeps it
     """
     with host.locks.device(pci.get(vf).parent):
-        _refuse(vf, _users(host, vf))
+        ahead.refuse(f'VF {vf}', _users(host, vf))
         number = vgpu.current(vf)
         return number is not None and _clear_type(host, vf, number)
 
@@ -191,16 +184,15 @@ def _users(host: host_module.Host, vf: str, preset: bool = True) -> list[str]:
 
     :param preset: False: only a VAN whose vGPU type goes with it
     """
-    return [
-        f'instance {van.instance_uuid} has {van.handle.identity} '
-        f'(VAN {van.uuid})'
-        for van in host.journal.vans()
-        if van.handle is not None
-        and van.handle.identity == f'pci/{vf}'
-        and (preset or vgpu_driver.PRESET not in van.driver_data)
-    ]
-
-
-def _refuse(vf: str, users: list[str]) -> None:
-    if users:
-        raise exception.DeviceBusy(device=f'VF {vf}', reason='; '.join(users))
+    found = allocated.Holders(host.journal.handles()).of_handle(f'pci/{vf}')
+    # The type of a VAN whose row is unreadable counts as set ahead of time.
+    if found is None or not (
+        preset
+        or any(
+            van.uuid == found.van_uuid
+            and vgpu_driver.PRESET not in van.driver_data
+            for van in host.journal.vans()
+        )
+    ):
+        return []
+    return ahead.clauses([found])

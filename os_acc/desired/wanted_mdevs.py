@@ -33,12 +33,7 @@ class Mdevs:
 
 
 def read(items: Sequence[dict[str, Any]], place: schemas.Place) -> list[Mdevs]:
-    """Check and normalise the names of parents and types.
-
-    :param items: as the schema says
-    :param place: says where a key is, for the errors
-    :raises InvalidRequest: if a name is wrong
-    """
+    """Check and normalise the names of parents and types."""
     made = []
     for number, item in enumerate(items):
         each = Mdevs(**item)

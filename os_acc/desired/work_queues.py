@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import functools
 
 from os_acc import exception
-from os_acc import health
 from os_acc import host as host_module
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
@@ -39,10 +38,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each device of the document, and of the one before.
-
-    :param before: what was applied before
-    """
+    """A step for each device of the document, and of the one before."""
     wanted, earlier, done = ahead.compare(PART, document, before)
     addresses = sorted({*wanted, *earlier})
     if not addresses:
@@ -127,7 +123,7 @@ def _in_the_way(
         function = pci.get(address)
     except exception.ExceptionBase as err:
         return err
-    holders = _holders(host)
+    holders = ahead.holders(host)
     device, settings = idxd.find(address), _settings(specs, address)
     set_up_by_os_acc = set_up or report.has_queues(address, holders)
     for obstacle in _obstacles(
@@ -136,16 +132,12 @@ def _in_the_way(
         return obstacle.error()
     if device is None or (layout is not None and rules.has(device, layout)):
         return None
-    users = [
-        f'instance {each.instance_uuid} has {each.handle} '
-        f'(VAN {each.van_uuid})'
-        for each in holders.on(address)
-    ]
-    if not users:
-        return None
-    return exception.DeviceBusy(
-        device=f'PCI function {address}', reason='; '.join(users)
-    )
+    try:
+        users = ahead.clauses(holders.on(address))
+        ahead.refuse(f'PCI function {address}', users)
+    except exception.DeviceBusy as err:
+        return err
+    return None
 
 
 def _obstacles(
@@ -168,17 +160,10 @@ def _obstacles(
         yield availability.Obstacle.of(about, reason)
 
 
-def _holders(host: host_module.Host) -> allocated.Holders:
-    return allocated.Holders(
-        host.journal.handles(), unhealthy=health.View(host.journal)
-    )
-
-
 def _keep(host: host_module.Host, address: str) -> bool:
     """Have a device set up, and keep it so.
 
     :returns: False: it was so before
-    :raises: as privileged.keep()
     """
     from os_acc.privileged.idxd import devices as privileged
 

@@ -42,8 +42,6 @@ def look(answer: Mapping[str, Any]) -> Look:
     """Read the answer to the call look.
 
     An earlier version answers only the inodes of files.
-
-    :raises TargetError: if it is not such an answer
     """
     inodes = _mapping(answer, 'files', {})
     for path, inode in inodes.items():
@@ -77,11 +75,7 @@ def of_look(
 def vans(
     answer: Mapping[str, Any], expected: Collection[str]
 ) -> list[objects.VAN]:
-    """Read the VANs in an answer.
-
-    :param expected: the UUIDs of the plan
-    :raises TargetError: if they are not those of the plan
-    """
+    """Read the VANs in an answer."""
     try:
         made = objects.VANList.obj_from_primitive(answer['vans'])
         found = {van.uuid: van for van in made.objects}
@@ -98,19 +92,13 @@ def vans(
 
 
 def check_aborted(answer: Mapping[str, Any]) -> None:
-    """Check the answer to the call abort.
-
-    :raises TargetError: if it is not such an answer
-    """
+    """Check the answer to the call abort."""
     if not _is_number(answer.get('aborted')):
         _refuse('aborted', answer.get('aborted'), 'a number of VANs')
 
 
 def error(found: Any, called: str) -> exception.TargetError:
-    """Make the error that the target has answered.
-
-    :param called: what errors call the target
-    """
+    """Make the error that the target has answered."""
     read = found if isinstance(found, Mapping) else {}
     name, text = read.get('class'), read.get('text')
     code: Any = read.get('code')

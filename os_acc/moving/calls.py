@@ -22,6 +22,7 @@ from os_acc.attach import guests
 from os_acc.attach import plan
 from os_acc.attach import recorder
 from os_acc.attach import steps
+from os_acc.journal import events
 from os_acc.moving import plans
 
 #: Why nothing is decided about a guest, as guests.stays() says.
@@ -32,10 +33,7 @@ UNDECIDED = (
 
 
 class Call:
-    """One call of a migration.
-
-    :raises InvalidRequest: if an argument is wrong
-    """
+    """One call of a migration."""
 
     def __init__(
         self,
@@ -50,12 +48,11 @@ class Call:
 
     @contextlib.contextmanager
     def begun(
-        self,
-        operation: str,
-        cls: type[exception.AttachException],
-        callback: progress.Callback | None,
+        self, operation: str, callback: progress.Callback | None
     ) -> Iterator[steps.Steps]:
         """Hold the lock of the instance, and record the call."""
+        takes = operation in (events.PREPARE, events.SWITCH)
+        cls = exception.PlugException if takes else exception.UnplugException
         with (
             failures.raised_as(cls, self.instance),
             recorder.recorded(self.host, operation, self._info) as record,
@@ -64,10 +61,7 @@ class Call:
             yield steps.Steps(self.host, record, callback)
 
     def entries(self) -> list[journal.Entry]:
-        """The rows of the instance.
-
-        :raises JournalUnreadable: if one cannot be read
-        """
+        """The rows of the instance."""
         plan.check_readable(self.host, self.instance)
         return self.host.journal.entries(self.instance)
 
@@ -80,10 +74,7 @@ class Call:
         ]
 
     def check(self, entries: Iterable[journal.Entry], *expected: str) -> None:
-        """Check that VANs are of this migration, and in one of the states.
-
-        :raises MigrationConflict: if one is not
-        """
+        """Check that VANs are of this migration, and in one of the states."""
         for entry in entries:
             van = entry.van
             if (
@@ -108,11 +99,7 @@ class Call:
 def check_left(
     call: Call, entries: Sequence[journal.Entry], instead: str
 ) -> None:
-    """Check that no guest on this host has the VANs, or may yet get them.
-
-    :param instead: the call for a guest that runs here
-    :raises MigrationConflict: if one has
-    """
+    """Check that no guest on this host has the VANs, or may yet get them."""
     stays = guests.stays(call.host, entries) if entries else False
     if stays:
         call.refuse(f'its guest runs on this host; {instead} it instead')
@@ -124,7 +111,6 @@ def planned(vans: Any) -> set[str] | None:
     """Read the UUIDs of the plan that the caller of hand_over() gives.
 
     :returns: in canonical form; None if it gives none
-    :raises InvalidRequest: if they are not UUIDs
     """
     if vans is None:
         return None
@@ -142,11 +128,7 @@ def planned(vans: Any) -> set[str] | None:
 def check_planned(
     call: Call, entries: Sequence[journal.Entry], expected: Collection[str]
 ) -> None:
-    """Check that an instance has the VANs of the plan, and no others.
-
-    :param expected: the UUIDs of the plan
-    :raises MigrationConflict: if one was plugged or unplugged since then
-    """
+    """Check that an instance has the VANs of the plan, and no others."""
     found = {entry.van.uuid for entry in entries}
     changes = (
         (found - set(expected), 'plugged'),
@@ -184,8 +166,6 @@ def check_whole(entries: Sequence[journal.Entry]) -> None:
     """Check that incoming VANs are all that were prepared together.
 
     The guest is defined with all of them, and must not start with fewer.
-
-    :raises MigrationConflict: if one is missing
     """
     prepared = {
         uuid for each in entries for uuid in each.van.migration_vans or ()

@@ -72,9 +72,6 @@ class Target:
     """The calls on the target host.
 
     :param call: makes one, by its name: see os_acc.moving.remote
-    :param info: the instance
-    :param plan: what the target must give
-    :param migration_uuid: of the migration
     """
 
     def __init__(
@@ -248,8 +245,6 @@ class Carrying:
         """Undo what has begun: on the target first, then on the source.
 
         It returns only if the target has switched, so that the move goes on.
-
-        :raises BaseException: err, or a MoveException from it
         """
         if PREPARE not in self._begun:
             raise err

@@ -55,10 +55,7 @@ class Destination:
         return self.host or self.uri
 
     def command(self, os_acc: Sequence[str]) -> list[str]:
-        """The command that runs os-acc there.
-
-        :param os_acc: the command on that host
-        """
+        """The command that runs os-acc there."""
         if self.host is None:
             return list(os_acc)
         made = list(_SSH)
@@ -71,10 +68,7 @@ class Destination:
 
 
 def parse_uri(text: str) -> Destination:
-    """Read where to move an instance.
-
-    :raises InvalidRequest: if it is nothing that EXPECTED says
-    """
+    """Read where to move an instance."""
     try:
         parts = parse.urlsplit(text)
         port, host = parts.port, parts.hostname

@@ -56,7 +56,7 @@ def prepare(
     wanted = plans.read(source_plan, call.instance)
     chosen = plans.chosen(wanted, requests)
     asked = plan.plan(host, instance_info, chosen, False)
-    with call.begun(events.PREPARE, exception.PlugException, callback) as step:
+    with call.begun(events.PREPARE, callback) as step:
         entries = call.entries()
         half_done = [e for e in entries if e.van.state not in states.WHOLE]
         plug.release_half_done(host, instance_info, half_done, step)
@@ -95,8 +95,7 @@ def hand_over(
     """See os_acc.migration.hand_over."""
     call = calls.Call(host, instance_info, migration_uuid)
     planned = calls.planned(vans)
-    cls = exception.UnplugException
-    with call.begun(events.HAND_OVER, cls, callback) as step:
+    with call.begun(events.HAND_OVER, callback) as step:
         entries = call.entries()
         if not entries:
             call.refuse('it has no accelerators on this host')
@@ -131,7 +130,7 @@ def switch(
 ) -> objects.VANList:
     """See os_acc.migration.switch."""
     call = calls.Call(host, instance_info, migration_uuid)
-    with call.begun(events.SWITCH, exception.PlugException, callback) as step:
+    with call.begun(events.SWITCH, callback) as step:
         entries = call.entries()
         if not entries:
             call.refuse('it is not prepared on this host, or was aborted')
@@ -164,8 +163,7 @@ def finish(
 ) -> int:
     """See os_acc.migration.finish."""
     call = calls.Call(host, instance_info, migration_uuid)
-    cls = exception.UnplugException
-    with call.begun(events.FINISH, cls, callback) as step:
+    with call.begun(events.FINISH, callback) as step:
         whole = [e for e in call.entries() if e.van.state in states.WHOLE]
         call.check(whole, states.OUTGOING)
         calls.check_left(call, whole, 'abort')
@@ -180,8 +178,7 @@ def abort(
 ) -> int:
     """See os_acc.migration.abort."""
     call = calls.Call(host, instance_info, migration_uuid)
-    cls = exception.UnplugException
-    with call.begun(events.ABORT, cls, callback) as step:
+    with call.begun(events.ABORT, callback) as step:
         entries = call.own()
         found = {entry.van.state for entry in entries}
         if states.PLUGGED in found:
@@ -204,7 +201,6 @@ def make_theirs(
 
     :param live: also attach them to its guest, or to its definition if it is
         off
-    :raises MigrationConflict: if one that was prepared with them is missing
     """
     calls.check_whole(entries)
     prepare_module.make_intact(host, entries, step, live=False)

@@ -69,10 +69,7 @@ def describe(
 def source(
     host: host_module.Host, instance_info: objects.InstanceInfo
 ) -> list[journal.Entry]:
-    """What an instance has on the source, before or after the hand-over.
-
-    :raises MigrationConflict: if it has nothing here that it could move with
-    """
+    """What an instance has on the source, before or after the hand-over."""
     plan.check_instance(instance_info)
     uuid = instance_info.uuid
     plan.check_readable(host, uuid)
@@ -102,8 +99,6 @@ def read(
     """Check a plan.
 
     :param source_plan: a MigrationPlan, or its primitive
-    :param instance_uuid: the instance that it must be of
-    :returns: its accelerators
     :raises InvalidRequest: if it is wrong; the error names the field and the
         value, and what was expected
     """
@@ -130,7 +125,6 @@ def chosen(
     """What to prepare for each accelerator, in the order of the plan.
 
     :param requests: what the caller has chosen; None: what the plan asks for
-    :raises InvalidRequest: if they are not for the accelerators of the plan
     """
     if requests is None:
         return [each.request for each in wanted]
@@ -290,11 +284,7 @@ def _check_accelerator(
 
 
 def _read(cls: type[_Object], found: Any, keys: _Keys) -> _Object:
-    """Read an object from its primitive, each field by itself.
-
-    :param keys: where it is, for the errors
-    :raises InvalidRequest: if it is wrong
-    """
+    """Read an object from its primitive, each field by itself."""
     made = cls.partial()
     for name, value in _data(cls, found, keys).items():
         # A later minor version may have more fields.

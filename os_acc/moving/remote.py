@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import selectors
 import subprocess
 import tempfile
@@ -41,9 +42,7 @@ class Remote:
     A process that has ended is started again for the next call: the journal
     there has all that counts.
 
-    :param command: the command, with its arguments
     :param called: what errors call the host
-    :param seconds: how long a call may take
     """
 
     def __init__(
@@ -64,11 +63,7 @@ class Remote:
         """
         asked = {'protocol': PROTOCOL, 'call': name, **arguments}
         try:
-            process = self._started()
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(asked).encode() + b'\n')
-            process.stdin.flush()
-            line = self._line(process)
+            line = self._answer(json.dumps(asked).encode() + b'\n')
         except OSError as err:
             raise self._lost(f'{self._command[0]}: {err.strerror}') from err
         try:
@@ -117,6 +112,7 @@ class Remote:
             # A session of its own: Ctrl-C is for this process, which aborts.
             self._process = subprocess.Popen(
                 self._command,
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -124,24 +120,45 @@ class Remote:
             )
         return self._process
 
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Read the next line of the process."""
+    def _answer(self, asked: bytes) -> bytes:
+        """Write a call, and read the next line of the process."""
+        process = self._started()
+        assert process.stdin is not None
         assert process.stdout is not None
         deadline = time.monotonic() + self._seconds
+        left_over = memoryview(asked)
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            while b'\n' not in self._read:
+            if not self._read and selector.select(0):
+                self._read_on(process.stdout.fileno())
+            if self._read:
+                # It would be taken for the answer to this call.
+                raise self._lost(
+                    f'it has answered {self._read[:200]!r}, which was not '
+                    'asked'
+                )
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+            while left_over or b'\n' not in self._read:
                 left = deadline - time.monotonic()
                 if left <= 0 or len(self._read) > LONGEST:
                     raise self._lost(f'no answer for {self._seconds:g} s')
-                if not selector.select(min(left, 1.0)):
-                    continue
-                read = os.read(process.stdout.fileno(), 65536)
-                if not read:
-                    raise self._lost('its os-acc has ended')
-                self._read += read
+                for key, _ in selector.select(min(left, 1.0)):
+                    if key.fileobj is process.stdout:
+                        self._read_on(key.fd)
+                        continue
+                    # A process that reads nothing lets a pipe take no more.
+                    written = os.write(key.fd, left_over[: select.PIPE_BUF])
+                    left_over = left_over[written:]
+                    if not left_over:
+                        selector.unregister(process.stdin)
         line, _, self._read = self._read.partition(b'\n')
         return line
+
+    def _read_on(self, descriptor: int) -> None:
+        read = os.read(descriptor, 65536)
+        if not read:
+            raise self._lost('its os-acc has ended')
+        self._read += read
 
     def _lost(self, reason: str) -> exception.TargetError:
         """Give the process up. The error has the last that it has said."""

@@ -33,7 +33,6 @@ def settle(
 ) -> list[journal.Entry]:
     """Settle the VANs of an instance that is being moved.
 
-    :param entries: its incoming or outgoing VANs
     :param settled: gets those that are assigned to the instance
     :returns: those that the caller has to release
     """

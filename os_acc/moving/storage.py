@@ -81,8 +81,6 @@ def differences(here: Seen, there: Seen, is_off: bool = False) -> list[str]:
     A file that is shared has the same inode on all hosts. The same inode
     alone says nothing: two new file systems begin with the same ones.
 
-    :param here: what look() has found on this host
-    :param there: what it has found on the other host
     :param is_off: nobody writes to the files, so that their sizes count too
     """
     found = []

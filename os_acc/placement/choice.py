@@ -57,17 +57,11 @@ def requests(
     """Make a request for each accelerator of a flavor.
 
     :param asked: see flavor.groups()
-    :param allocated: what is allocated to the instance from providers of
-        this host's devices
     :param offered: see inventory.providers()
     :param vans: those that the instance has, by UUID. Each keeps its handle
     :param taken: the identities of free handles that must not be chosen
     :returns: the requests. Each names its handle, unless the driver reports
         only how many handles its device has
-    :raises InvalidRequest: if the flavor contradicts the allocation, or
-        requests a function for nothing that can be programmed
-    :raises DeviceNotFound: if an allocated device is gone, or has no free
-        handle left
     """
     for place in sorted(allocated.keys() - offered.keys()):
         raise _gone(place, allocated[place])

@@ -95,7 +95,6 @@ class Client:
         """Replace the traits of a provider.
 
         :param names: all its traits. Placement must have each of them
-        :param generation: as traits() returned it
         :returns: False if somebody else has changed or deleted the provider
             since, or deleted one of the traits; then nothing is changed
         """

@@ -44,11 +44,7 @@ class Wanted:
 
 
 def read(extra_specs: Mapping[str, str]) -> list[Wanted]:
-    """Read which functions a flavor wants.
-
-    :returns: empty if it wants none
-    :raises InvalidRequest: see flavor.groups()
-    """
+    """Read which functions a flavor wants."""
     found = []
     for group in flavor.groups(extra_specs):
         named = {each for each in group.traits if functions.is_own(each)}

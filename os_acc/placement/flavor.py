@@ -54,8 +54,6 @@ def groups(
 
     :param image_traits: the traits that the image requires (its property
         traits_required); they are of the group without a suffix
-    :returns: the groups, sorted by suffix
-    :raises InvalidRequest: if a key of os_acc is unknown, or see way()
     """
     way(extra_specs)
     found: dict[str, Group] = {'': Group('', traits=set(image_traits))}
@@ -88,7 +86,6 @@ def way(extra_specs: Mapping[str, str]) -> str | None:
     """Read in which way the instances of a flavor move while they run.
 
     :returns: one of ways.WAYS; None: the flavor does not say
-    :raises InvalidRequest: if the value is unknown
     """
     found = extra_specs.get(MIGRATION)
     if found is not None and found not in ways.WAYS:
@@ -115,10 +112,7 @@ def amounts(asked: Iterable[Group]) -> collections.Counter[str]:
 
 
 def request_uuids(instance_uuid: str, number: int) -> list[str]:
-    """List the UUIDs that the first requests of an instance have.
-
-    :param number: how many accelerators its flavor requests
-    """
+    """List the UUIDs that the first requests of an instance have."""
     namespace = uuid.UUID(instance_uuid)
     return [
         str(uuid.uuid5(namespace, f'accelerator {position}'))

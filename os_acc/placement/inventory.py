@@ -64,11 +64,7 @@ class Provider:
 
 
 def place(address: str, region: str = '') -> str:
-    """Name what becomes one provider. The name is unique on the host.
-
-    :param address: of the device, as get_devices() gives it
-    :param region: the region of the device; empty: all of it
-    """
+    """Name what becomes one provider. The name is unique on the host."""
     return f'{address}_{region}' if region else address
 
 

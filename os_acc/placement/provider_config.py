@@ -25,7 +25,6 @@ def classes(directory: str) -> dict[str, str]:
 
     :param directory: Nova's option [compute] provider_config_location
     :returns: the path of a file that has it, by resource class
-    :raises InvalidRequest: if a file cannot be read
     """
     return {
         str(name): path
@@ -42,7 +41,6 @@ def own(directory: str) -> str | None:
     """Find the file that an earlier version of os-acc has written.
 
     :returns: its path; None: there is none
-    :raises InvalidRequest: if a file cannot be read
     """
     for path, content in _files(directory):
         meta = content.get('meta') if isinstance(content, dict) else None

@@ -3,11 +3,11 @@
 """Programming of devices: what a device contains, and who may change it.
 
 This package exports what a driver needs. Its modules are: contents and slots
-(the state of a device or region, and the rule for changing it), gate (who
-uses a device besides the VANs), programmer (the contract of the ways to
-program), uses (what a VAN's driver_data says about its use of a device), hooks
-(entry points that are called after programming) and bitstreams (files to
-program).
+(the state of a device or region, and the rule for changing it), pending (who
+uses a device besides the VANs), programmer and programmers (the contract of
+the ways to program, and these), uses (what a VAN's driver_data says about its
+use of a device), hooks (entry points that are called after programming) and
+bitstreams (files to program).
 """
 
 from os_acc.journal.programs import REGION

@@ -22,7 +22,6 @@ from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.programming import programmer as programmers
-from os_acc.texts import forms
 
 CONF = cfg.CONF
 
@@ -54,11 +53,6 @@ def reenumerate(label: str, before: Mapping[str, Seen]) -> None:
 
     If the programmer has not made them leave, root removes them and has the
     kernel find them again. Then as many VFs are made as there were.
-
-    :param label: the device, for the error
-    :param before: what see() gave
-    :raises DeviceError, Timeout: if one does not come back or does not answer,
-        or its VFs cannot be made
     """
     present = {each: seen for each, seen in before.items() if seen.inode}
     if not present:
@@ -136,12 +130,7 @@ def _make_vfs(pf: str, number: int, seconds: float) -> None:
 def check_function(
     label: str, programmer: programmers.Programmer, function_id: str | None
 ) -> None:
-    """Check that a device that has come back has the function.
-
-    :param function_id: None: any
-    :raises DeviceError: if it has another one
-    :raises Timeout: if it shows none
-    """
+    """Check that a device that has come back has the function."""
     if function_id is None:
         return
 
@@ -149,13 +138,5 @@ def check_function(
         found = programmer.look()
         return function_id if found is None else found
 
-    seen = waiting.until(
-        look,
-        CONF.os_acc.device_timeout,
-        f'{label} to show function {function_id} after programming',
-    )
-    if not forms.same_function(seen, function_id):
-        raise exception.DeviceError(
-            device=label,
-            reason=f'it was programmed with {function_id}, but has {seen}',
-        )
+    awaited = f'{label} to show function {function_id} after programming'
+    programmers.check_seen(look, label, function_id, awaited)

@@ -70,10 +70,7 @@ def mark(
     Does nothing if it was marked for the same cause before. If the journal
     cannot be written, this is logged: the caller has another error to raise.
 
-    :param driver: the device's driver
     :param device: its address; for a VF that has failed, the VF's
-    :param cause: see journal.health
-    :param reason: a clause
     """
     try:
         with driver.lock(lock_name(device)):

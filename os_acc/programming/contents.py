@@ -108,11 +108,7 @@ class Contents:
         return programs.lock_name(self.key, self.region)
 
     def record(self) -> programs.Program | None:
-        """Read the journal's record of the present card.
-
-        :returns: None if there is none
-        :raises LibraryNotInitialized: if the driver is not connected
-        """
+        """Read the journal's record of the present card."""
         for record in self.records():
             if (
                 record.region == self.region
@@ -122,16 +118,22 @@ class Contents:
                 return dataclasses.replace(record, device=self.key)
         return None
 
+    def being_programmed(self) -> programs.Program | None:
+        """Read the record of a programming that goes on.
+
+        It may also be one that was interrupted.
+        """
+        record = self.record()
+        if record is None or record.state != programs.PROGRAMMING:
+            return None
+        return record
+
     def records(self) -> list[programs.Program]:
         """Read the journal's records of all regions of the chip."""
         return records.of(self.driver.journal, self.chip, self.device)
 
     def users(self, excluding: str | None = None) -> list[objects.VAN]:
-        """List the VANs that use what the slot contains.
-
-        :param excluding: UUID of a VAN to leave out
-        :raises LibraryNotInitialized: if the driver is not connected
-        """
+        """List the VANs that use what the slot contains."""
         return [
             van
             for van in self._vans()
@@ -253,18 +255,19 @@ class Contents:
         :returns: one of HOLDS, EMPTY, NOT_KEPT, KEPT and IN_USE
         """
         if wanted == Wanted():
-            return self._rank_for_any(pools)
+            if self.broken() is not None:
+                return IN_USE
+            return self._kept_or(HOLDS, pools)
         inside = self.inside()
         if wanted.matches(inside, exact=False):
             return HOLDS
-        record = self.record()
-        if record is not None and record.state == programs.PROGRAMMING:
+        if (record := self.being_programmed()) is not None:
             # A VAN for the same function waits, and then shares the slot.
             same = forms.same_function(record.function_id, wanted.function_id)
             return HOLDS if same and wanted.function_id else IN_USE
         if self.users():
             return IN_USE
-        if coming := self._requested():
+        if coming := self.requested():
             same = all(
                 forms.same_function(wanted.function_id, f) for f in coming
             )
@@ -303,12 +306,6 @@ class Contents:
             wanted.function_id,
         )
 
-    def _rank_for_any(self, pools: Iterable[dict[str, Any]] | None) -> int:
-        """The rank for a request that takes whatever the slot contains."""
-        if self.broken() is not None:
-            return IN_USE
-        return self._kept_or(HOLDS, pools)
-
     def _kept_or(
         self, otherwise: int, pools: Iterable[dict[str, Any]] | None
     ) -> int:
@@ -316,29 +313,38 @@ class Contents:
         is_kept = kept.is_kept(known, self.inside().function_id)
         return KEPT if is_kept else otherwise
 
-    def _requested(self) -> list[str | None]:
-        """The functions that VANs with a handle of the slot wait for."""
-        found: list[str | None] = []
-        for van in self._vans():
-            if van.driver_data.get(uses.UNDECIDED) == uses.NEVER and (
-                records.overlaps(
-                    self.region, van.driver_data.get(programs.REGION)
-                )
-            ):
-                found += [
-                    each.function_id
-                    for each in self.driver.requests_of(van.instance_uuid)
-                    if each.uuid == van.uuid
-                    and (each.function_id or each.bitstream)
-                ]
-        return found
+    def requested(self, excluding: str | None = None) -> list[str | None]:
+        """The functions that VANs with a handle of the slot wait for.
+
+        :param excluding: UUID of a VAN to leave out
+        :returns: None for a function that only the bitstream tells
+        """
+        found = [
+            self._request_of(van)
+            for van in self._vans()
+            if van.uuid != excluding
+            and van.driver_data.get(uses.UNDECIDED) == uses.NEVER
+            and records.overlaps(
+                self.region, van.driver_data.get(programs.REGION)
+            )
+        ]
+        return [each.function_id for each in found if each is not None]
+
+    def _request_of(
+        self, van: objects.VAN
+    ) -> objects.AcceleratorRequest | None:
+        """The request of a VAN, if it names a function or a bitstream."""
+        for each in self.driver.requests_of(van.instance_uuid):
+            if each.uuid == van.uuid and (each.function_id or each.bitstream):
+                return each
+        return None
 
     def show(self) -> dict[str, Any]:
         """Describe the slot to an operator, see DriverBase.show_device."""
         record, users = self.record(), self.users()
         if users:
             can_be_programmed = 'no: it is in use'
-        elif record is not None and record.state == programs.PROGRAMMING:
+        elif self.being_programmed() is not None:
             can_be_programmed = (
                 'no: it is being programmed, or its programming was '
                 'interrupted; see os-acc recover'
@@ -378,11 +384,8 @@ class Contents:
                 or not forms.same_function(other.function_id, van.function_id)
             ):
                 continue
-            for each in self.driver.requests_of(other.instance_uuid):
-                if each.uuid == other.uuid and (
-                    each.function_id or each.bitstream
-                ):
-                    return van.function_id, each.bitstream
+            if (request_of_other := self._request_of(other)) is not None:
+                return van.function_id, request_of_other.bitstream
         return wanted
 
 

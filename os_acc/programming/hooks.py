@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import dataclasses
 import functools
 from importlib import metadata
@@ -61,10 +60,7 @@ def call(event: ProgrammedEvent) -> None:
     for hook in found.list_entry_points():
         try:
             waiting.at_most(
-                # The hook runs in another thread, with the same context.
-                functools.partial(
-                    contextvars.copy_context().run, _call, hook, event
-                ),
+                functools.partial(_call, hook, event),
                 CONF.os_acc.hook_timeout,
                 f'hook {hook.name!r} of {GROUP}',
             )

@@ -28,7 +28,6 @@ def clears(
 ) -> bool | None:
     """Whether a function is removed when its last user has left.
 
-    :param pools: as Journal.pools()
     :returns: None: no pool says it
     """
     for each in pools:

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 from os_acc import exception
 from os_acc.availability import host_use
-from os_acc.journal import programs
 from os_acc.kernel import chip
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.programming import contents
-from os_acc.programming import uses
 from os_acc.texts import forms
 
 
@@ -29,50 +27,15 @@ def changes(
     The caller holds the lock under which VANs get handles of the device. So
     of two VANs, the second one sees the first.
 
-    :param van_uuid: the VAN that might take the slot
     :param function_id: the function that it needs; None: any, or unknown
     """
-    parents = slot.chip.parents if slot.chip else (slot.device,)
-    undecided = [
-        van
-        for parent in parents
-        for van in slot.driver.vans_on(parent)
-        if van.uuid != van_uuid
-        and van.driver_data.get(uses.UNDECIDED) == uses.NEVER
-        and van.driver_data.get(programs.REGION, slot.region) == slot.region
-    ]
-    coming = [
-        each.function_id
-        for van in undecided
-        for each in slot.driver.requests_of(van.instance_uuid)
-        if each.uuid == van.uuid and (each.function_id or each.bitstream)
-    ]
-    record = _programming(slot)
-    if record is not None:
+    coming = slot.requested(excluding=van_uuid)
+    if (record := slot.being_programmed()) is not None:
         coming.append(record.function_id)
     return any(
         each is None or not forms.same_function(each, function_id)
         for each in coming
     )
-
-
-def being_programmed(slot: contents.Contents) -> str | None:
-    """Give the function that a slot is being programmed with.
-
-    It is also the one of a programming that was interrupted.
-
-    :returns: None: the slot is not being programmed, or the function is
-        unknown
-    """
-    record = _programming(slot)
-    return record.function_id if record is not None else None
-
-
-def _programming(slot: contents.Contents) -> programs.Program | None:
-    record = slot.record()
-    if record is None or record.state != programs.PROGRAMMING:
-        return None
-    return record
 
 
 # Who uses a chip besides the VANs that the journal has.
@@ -85,11 +48,8 @@ def check(device: str, functions: Sequence[str]) -> None:
     The host's own use of the PFs is not checked then, because other regions of
     the chip may be programmed meanwhile.
 
-    :param device: the device, for the error
     :param functions: the addresses of the functions that give access to what
         is to be programmed; one that does not exist is left out
-    :raises DeviceBusy: if a guest or another process has one open
-    :raises DeviceInUseByHost: if the host uses one of functions
     """
     present = check_host(functions)
     if not present:
@@ -113,7 +73,6 @@ def check_host(functions: Sequence[str]) -> list[pci.Function]:
     """Check that the host does not use PCI functions. Needs no privilege.
 
     :returns: those of the functions that exist
-    :raises DeviceInUseByHost: if the host uses one
     """
     present = [each for each in map(pci.find, functions) if each is not None]
     if present:

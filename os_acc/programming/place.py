@@ -13,7 +13,6 @@ def of(device: objects.Device, region: str | None) -> tuple[str, str]:
     Two PFs of one chip are two devices. What is programmed through one of them
     is also in the other.
 
-    :param region: None or empty: the device has no regions
     :returns: the address of the chip, or of a device without one, and the
         region; it is the same for all that is programmed together
     """

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 
@@ -11,9 +12,11 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import progress
+from os_acc.deadlines import waiting
 from os_acc.kernel import fpga_manager
 from os_acc.kernel import pci
 from os_acc.programming import bitstreams
+from os_acc.texts import forms
 
 CONF = cfg.CONF
 
@@ -127,15 +130,28 @@ class Programmer:
         return False
 
 
-# Adds the state of a card's FPGA managers to errors.
+def check_seen(
+    look: Callable[[], str | None],
+    device: str,
+    function_id: str,
+    awaited: str,
+) -> None:
+    """Check that a device shows the function that it was programmed with.
+
+    :param look: says which one it shows; None: none yet
+    :param awaited: what is waited for, for the error
+    """
+    seen = waiting.until(look, CONF.os_acc.device_timeout, awaited)
+    if not forms.same_function(seen, function_id):
+        raise exception.DeviceError(
+            device=device,
+            reason=f'it was programmed with {function_id}, but has {seen}',
+        )
 
 
 @contextlib.contextmanager
 def told(address: str) -> Iterator[None]:
-    """Add the state of a card's FPGA managers to the errors of programming.
-
-    :param address: of the PCI function that is programmed
-    """
+    """Add the state of a card's FPGA managers to the errors of programming."""
     try:
         yield
     except (exception.DeviceError, exception.Timeout) as err:

@@ -31,10 +31,7 @@ class Recorded(contents.Contents):
     """
 
     def needed_programmer(self) -> programmers.Programmer:
-        """Return the programmer.
-
-        :raises DeviceError: if nothing can program the slot
-        """
+        """Return the programmer."""
         if self.programmer is None:
             raise exception.DeviceError(
                 device=self.label, reason='nothing can program it'

@@ -18,8 +18,6 @@ def of(
 
     An older version of os-acc recorded the device's own address instead of
     the chip's. Such records come last.
-
-    :param chip: the chip of the device; None: it has none
     """
     if chip is None:
         return journal.programs(device)
@@ -39,10 +37,7 @@ def overlaps(one: str | None, other: str | None) -> bool:
 
 
 def is_replaced(record: programs.Program, chip: chips.Chip | None) -> bool:
-    """Whether the card that the record is about was replaced.
-
-    :param chip: the present chip
-    """
+    """Whether the card that the record is about was replaced."""
     return (
         chip is not None
         and record.chip is not None
@@ -55,11 +50,7 @@ def is_replaced(record: programs.Program, chip: chips.Chip | None) -> bool:
 def unusable(
     journal: journal_module.Journal, device: str, region: str | None
 ) -> programs.Program | None:
-    """Find a reason not to give out a device, whatever driver it has.
-
-    :param region: the region that is given out; None: unknown
-    :returns: the record of programming that failed or has not ended
-    """
+    """Find a reason not to give out a device, whatever driver it has."""
     suspects = [
         each
         for each in journal.programs()

@@ -13,12 +13,7 @@ from os_acc.journal import programs
 def check(subject: str, region: str | None, regions: Sequence[str]) -> str:
     """Check the region that an operator has named.
 
-    :param subject: the device, for the error
     :param region: None or programs.WHOLE for the device as a whole
-    :param regions: the regions of the device; programs.WHOLE if it is
-        programmed as a whole
-    :returns: the region
-    :raises InvalidRequest: if the device has no such region
     """
     named = region or programs.WHOLE
     if named in regions:

@@ -49,10 +49,6 @@ _UNTOUCHED = (
 )
 
 
-def ignore(fraction: float | None, message: str) -> None:
-    """Report no progress."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Slot(recorded.Recorded):
     """A device that is programmed as a whole, or one region of a device.
@@ -86,7 +82,7 @@ class Slot(recorded.Recorded):
         self,
         wanted: contents.Wanted,
         file: bitstreams.Bitstream | None = None,
-        report: progress.Report = ignore,
+        report: progress.Report = bitstreams.ignore,
         van: objects.VAN | None = None,
     ) -> bool:
         """Program the slot, unless it contains what is wanted by now.
@@ -147,8 +143,13 @@ class Slot(recorded.Recorded):
             wanted = contents.Wanted.of_request(request)
             if function_id is None and file is not None:
                 wanted = contents.Wanted(self.function_of(file), file.sha256)
-            if self._is_coming(wanted):
-                return
+            going = self.being_programmed()
+            if (
+                going is not None
+                and wanted.function_id is not None
+                and forms.same_function(going.function_id, wanted.function_id)
+            ):
+                return  # a VAN waits for that, and then uses the function
             known = self._completed(wanted)
             if self._fitting(None, known, False) is None:
                 self.check_reserved(known)
@@ -158,15 +159,6 @@ class Slot(recorded.Recorded):
                     raise exception.DeviceError(
                         device=self.label, reason=fault
                     )
-
-    def _is_coming(self, wanted: contents.Wanted) -> bool:
-        """Whether the slot is being programmed now with what is wanted.
-
-        A VAN waits for that, and then uses the function.
-        """
-        return wanted.function_id is not None and forms.same_function(
-            pending.being_programmed(self), wanted.function_id
-        )
 
     def clear(self, van: objects.VAN, remove: bool) -> None:
         """End the use of the slot by a VAN.
@@ -229,10 +221,7 @@ class Slot(recorded.Recorded):
     def _take(
         self, van: objects.VAN | None, wanted: contents.Wanted, exact: bool
     ) -> bool:
-        """Do what take() does. The lock is held.
-
-        :param wanted: as _completed() returns it
-        """
+        """Do what take() does. The lock is held."""
         if van is not None and van.state not in van_states.WHOLE:
             health.check(self.driver.journal, self.key)
         inside = self._fitting(van, wanted, exact)
@@ -247,10 +236,8 @@ class Slot(recorded.Recorded):
     ) -> contents.Wanted | None:
         """Apply the rule of programming. This changes nothing.
 
-        :param wanted: as _completed() returns it
         :returns: what the slot contains, if it is what is wanted; None: the
             slot must be programmed first, and no other VAN is in the way
-        :raises DeviceBusy, DeviceError: as take()
         """
         nothing = wanted == contents.Wanted()
         why = self.broken()
@@ -275,8 +262,6 @@ class Slot(recorded.Recorded):
         """Program the slot. The lock is held, and the checks have passed.
 
         :param known: wanted, as _completed() returns it
-        :param act: programs it, and gives one of device_spec.ACTIVATIONS
-        :returns: as act
         """
         by_file = wanted.function_id is None
         if self.broken() is None:
@@ -350,7 +335,6 @@ class Slot(recorded.Recorded):
         and one programming gives it back to all of them. The same is true
         after the card was replaced.
 
-        :param wanted: as _completed() returns it
         :raises DeviceBusy: if a region is programmed while the whole device is
             asked about, or the other way round
         """

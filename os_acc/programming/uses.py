@@ -52,10 +52,7 @@ def leave(van: objects.VAN) -> None:
 
 
 def chip_replaced(van: objects.VAN, chip: chips.Chip | None) -> bool:
-    """Say whether the card that the VAN was given was replaced.
-
-    :param chip: the present chip; None: the device has none
-    """
+    """Say whether the card that the VAN was given was replaced."""
     known = van.driver_data.get(CHIP)
     return chip is not None and known is not None and chip.is_other(known)
 

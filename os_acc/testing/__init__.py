@@ -16,22 +16,22 @@ from typing import Any
 if TYPE_CHECKING:
     from os_acc.fixture import OSAccFixture
     from os_acc.testing.any_plugin import AnyPlugin
-    from os_acc.testing.driver_contract import DriverContract
+    from os_acc.testing.contracts import DriverContract
+    from os_acc.testing.contracts import PluginContract
     from os_acc.testing.kernel import Kernel
     from os_acc.testing.mortal import Crash
     from os_acc.testing.mortal import Mortal
-    from os_acc.testing.plugin_contract import PluginContract
     from os_acc.testing.rules import Broken
 
 _MODULES = {
     'AnyPlugin': 'os_acc.testing.any_plugin',
     'Broken': 'os_acc.testing.rules',
     'Crash': 'os_acc.testing.mortal',
-    'DriverContract': 'os_acc.testing.driver_contract',
+    'DriverContract': 'os_acc.testing.contracts',
     'Kernel': 'os_acc.testing.kernel',
     'Mortal': 'os_acc.testing.mortal',
     'OSAccFixture': 'os_acc.fixture',
-    'PluginContract': 'os_acc.testing.plugin_contract',
+    'PluginContract': 'os_acc.testing.contracts',
 }
 
 __all__ = [

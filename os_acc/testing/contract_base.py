@@ -60,9 +60,8 @@ class ContractBase:
         Every file below pytest's tmp_path that is written, created, renamed or
         removed, and every write of the Kernel, counts as a change without
         this. Name here the functions that call an ioctl, a library or a
-        program: (module
-        or class, name of the function). The kit replaces it during a test,
-        and lets a process die before each of its calls.
+        program: (module or class, name of the function). The kit replaces it
+        during a test, and lets a process die before each of its calls.
         """
         return []
 
@@ -76,11 +75,11 @@ class ContractBase:
         if self.kernel is not None:
             self.kernel.reboot()
 
-    def make_any_driver(self) -> driver_base.DriverBase:
+    def make_driver(self) -> driver_base.DriverBase:
         """Make the driver of the process."""
         raise NotImplementedError
 
-    def make_any_plugin(self) -> plugin_base.PluginBase:
+    def make_plugin(self) -> plugin_base.PluginBase:
         """Make the plugin of the process."""
         raise NotImplementedError
 
@@ -116,8 +115,8 @@ class ContractBase:
             directory,
             patch,
             mortal_module.Mortal() if kernel is None else kernel.process,
-            self.make_any_driver,
-            self.make_any_plugin,
+            self.make_driver,
+            self.make_plugin,
             self.changes(),
             self._deadlines.set_for,
         )
@@ -133,7 +132,6 @@ class ContractBase:
     def same(self, before: Any, rule: rules.Rule, when: str) -> None:
         """Check that the hardware is in a state.
 
-        :param before: what look() has returned
         :param when: what has happened since, for the error
         """
         self.check_deadlines()
@@ -149,10 +147,7 @@ class ContractBase:
     def plugged(
         self, request: objects.AcceleratorRequest, rule: rules.Rule
     ) -> tuple[objects.InstanceInfo, objects.VAN]:
-        """Plug a request into a new instance.
-
-        :returns: the instance and its VAN
-        """
+        """Plug a request into a new instance."""
         instance = service_module.instance()
         (van,) = self.plug(instance, [request], rule)
         return instance, van

@@ -113,10 +113,7 @@ class Crashes(contract_base.ContractBase):
         os_acc.plug(service_module.instance(), [self.requests()[number]])
 
     def whole(self, service: Service, number: int) -> list[str]:
-        """Plug and unplug a request in a process that does not die.
-
-        :returns: the changes of plug
-        """
+        """Plug and unplug a request in a process that does not die."""
         try:
             changes = service.changes(functools.partial(self.plug_one, number))
         except exception.ExceptionBase as err:

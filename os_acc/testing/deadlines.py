@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
-import contextlib
+from concurrent import futures
 import contextvars
 import functools
 import threading
@@ -58,7 +58,6 @@ _calling: contextvars.ContextVar[bool] = contextvars.ContextVar(
 class Deadlines:
     """Gives each call of a driver and a plugin the same deadline.
 
-    :param seconds: how long a call may take
     :ivar missed: for each call that did not return, the rule that it broke
     """
 
@@ -77,10 +76,7 @@ class Deadlines:
             self._limit(plugin, name, rules.PLUGIN_DEADLINE)
 
     def check(self) -> None:
-        """Check that each call has returned, also those that os-acc made.
-
-        :raises Broken: if one has not
-        """
+        """Check that each call has returned, also those that os-acc made."""
         if self.missed:
             raise self.missed[0]
 
@@ -103,51 +99,34 @@ class Deadlines:
     def _call(
         self, name: str, rule: rules.Rule, act: Callable[[], Any]
     ) -> Any:
-        call = _Call(act)
+        outcome: futures.Future[Any] = futures.Future()
+
+        def run() -> None:
+            _calling.set(True)
+            try:
+                found = act()
+                # What a generator does is a part of the call.
+                found = list(found) if isinstance(found, Iterator) else found
+                outcome.set_result(found)
+            except BaseException as err:
+                outcome.set_exception(err)
+
         thread = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(call.run,),
+            args=(run,),
             name=f'os-acc test: {name}()',
             daemon=True,
         )
         thread.start()
         thread.join(self._seconds)
-        if not thread.is_alive():
-            return call.outcome()
-        broken = rules.Broken(
-            rule, f'{name}() has not returned after {self._seconds:g} s'
-        )
-        self.missed.append(broken)
-        raise broken
-
-
-class _Call:
-    """A call that is made in a thread of its own."""
-
-    def __init__(self, act: Callable[[], Any]) -> None:
-        self._act = act
-        self._results: list[Any] = []
-        self._errors: list[BaseException] = []
-
-    def run(self) -> None:
-        _calling.set(True)
-        try:
-            found = self._act()
-            # What a generator does is a part of the call.
-            found = list(found) if isinstance(found, Iterator) else found
-            self._results.append(found)
-        except BaseException as err:
-            self._errors.append(err)
-
-    def outcome(self) -> Any:
-        """Return or raise what the call did, once its thread has ended."""
-        if not self._results and not self._errors:
+        if thread.is_alive():
+            broken = rules.Broken(
+                rule, f'{name}() has not returned after {self._seconds:g} s'
+            )
+            self.missed.append(broken)
+            raise broken
+        if not outcome.done():
             # If coverage is measured, Python 3.11 can end a thread that
             # starts beside another one before it has done anything.
-            contextvars.copy_context().run(self.run)
-        with contextlib.ExitStack() as stack:
-            # Avoids a reference cycle of the traceback with this frame.
-            stack.callback(self._errors.clear)
-            for err in self._errors:
-                raise err
-        return self._results[0]
+            contextvars.copy_context().run(run)
+        return outcome.result()

@@ -15,6 +15,7 @@ import os_traits
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.placement import inventory
 from os_acc.testing import contract_base
 from os_acc.testing import driver_hooks
 from os_acc.testing import rules
@@ -279,6 +280,7 @@ def name_faults(device: objects.Device) -> list[str]:
     """Return the names of a device that Placement would refuse."""
     found = []
     known = os_resource_classes.STANDARDS
+    is_custom = inventory.CUSTOM.fullmatch
     wanted = device.resource_class
     if wanted and wanted not in known and not is_custom(wanted):
         found.append(f'Placement has no resource class {wanted!r}')
@@ -292,19 +294,6 @@ def name_faults(device: objects.Device) -> list[str]:
         if text and (len(text) != 4 or set(text) - set('0123456789abcdef')):
             found.append(f'{field} is {text!r}, not 4 hex digits')
     return found
-
-
-def is_custom(text: str) -> bool:
-    """Whether Placement takes a name as a custom one."""
-    rest = text.removeprefix('CUSTOM_')
-    return (
-        rest != text
-        and bool(rest)
-        and len(text) <= 255
-        and rest.replace('_', 'A').isalnum()
-        and rest.isascii()
-        and rest == rest.upper()
-    )
 
 
 def free_of(device: objects.Device) -> tuple[str, int]:

@@ -144,9 +144,3 @@ class DriverHooks(contract_base.ContractBase):
                 )
         finally:
             van.connect(None)
-
-    def make_any_driver(self) -> driver_base.DriverBase:
-        return self.make_driver()
-
-    def make_any_plugin(self) -> plugin_base.PluginBase:
-        return self.make_plugin()

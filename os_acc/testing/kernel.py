@@ -10,11 +10,13 @@ tests in tests/lab use a real kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Mapping
 import errno
 import fnmatch
 import os
 import pathlib
 import shutil
+import struct
 import threading
 from typing import Any
 
@@ -33,14 +35,52 @@ from os_acc.privileged.kernel import vfio_device
 from os_acc.privileged.nvme import function as nvme_function
 from os_acc.privileged.pci import rtnetlink
 from os_acc.testing import kernel_functions
-from os_acc.testing import kernel_mdevs
-from os_acc.testing import kernel_rdma
 from os_acc.testing import kernel_tree
 from os_acc.testing import mortal
 from os_acc.testing import nvme_model
 
 fail = kernel_tree.fail
 put = kernel_tree.put
+
+
+# include/uapi/linux/netlink.h and include/uapi/rdma/rdma_netlink.h
+_RES_GET, _DONE, _MULTI = 5 << 10 | 9, 3, 2
+_INDEX, _NAME, _SUMMARY, _ENTRY, _ENTRY_NAME, _NUMBER = 1, 2, 15, 16, 17, 18
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    text = struct.pack('=HH', 4 + len(value), kind) + value
+    return text + bytes(-len(text) % 4)
+
+
+def _message(kind: int, content: bytes) -> bytes:
+    return struct.pack('=IHHII', 16 + len(content), kind, _MULTI, 1, 0) + (
+        content
+    )
+
+
+def _answer(contexts: Mapping[str, int]) -> bytes:
+    """What netlink answers to RDMA_NLDEV_CMD_RES_GET: nldev.c.
+
+    :param contexts: the number of user contexts by the RDMA device
+    """
+    found = b''
+    for index, (device, number) in enumerate(contexts.items()):
+        summary = b''.join(
+            _attribute(
+                _ENTRY,
+                _attribute(_ENTRY_NAME, name + b'\0')
+                + _attribute(_NUMBER, struct.pack('=Q', value)),
+            )
+            for name, value in ((b'pd', 3), (b'qp', 1), (b'ctx', number))
+        )
+        found += _message(
+            _RES_GET,
+            _attribute(_INDEX, struct.pack('=I', index))
+            + _attribute(_NAME, device.encode() + b'\0')
+            + _attribute(_SUMMARY, summary),
+        )
+    return found + _message(_DONE, bytes(4))
 
 
 def _set_vgpu_type(path: pathlib.Path, text: str) -> None:
@@ -58,7 +98,7 @@ def _refuse(path: pathlib.Path) -> None:
     )
 
 
-class Kernel(kernel_mdevs.Mdevs):
+class Kernel(kernel_functions.Mdevs):
     """A host. Its directories: sys, proc, dev, etc, modules, libvirt, run.
 
     :ivar writes: (path below the root, text) of every write
@@ -123,7 +163,7 @@ class Kernel(kernel_mdevs.Mdevs):
         privsep.run_here_until_undone(patch)
 
     def _answer_rdma(self) -> bytes:
-        return kernel_rdma.answer(self.rdma_contexts)
+        return _answer(self.rdma_contexts)
 
     def _opened(self, address: str) -> Any:
         """Open an NVMe drive, as VFIO does."""

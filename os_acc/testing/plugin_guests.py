@@ -1,23 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks of a plugin: guests that come and end, and an API that fails."""
+"""Checks of a plugin: guests that run and end, and an API that fails."""
 
 from __future__ import annotations
 
 import functools
 
+import pytest
+
 import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.testing import contract_base
-from os_acc.testing import plugin_live
+from os_acc.testing import crashes
+from os_acc.testing import plugin_hooks
 from os_acc.testing import rules
 from os_acc.testing import service as service_module
 
 Service = contract_base.Service
 
 
-class Guests(plugin_live.Live):
+class Live(crashes.Crashes, plugin_hooks.PluginHooks):
+    """plug() and unplug() with live=True, and without it beside a guest."""
+
+    def test_live(self, service: Service) -> None:
+        self.check_is_live(service)
+        for request in self.requests():
+            instance = service_module.instance()
+            self.run_guest(instance)
+            before = self.look()
+            (van,) = self.plug(instance, [request], rules.ATTACH, live=True)
+            if self.attached(van) is False:
+                rules.ATTACH.broken('the guest does not have it after plug()')
+            attached = self.look()
+            self._attach_again(service, van, instance)
+            self.same(attached, rules.ATTACH_TWICE, 'after the second plug()')
+            self.unplug(instance, rules.DETACH, live=True)
+            if self.attached(van):
+                rules.ATTACH.broken('the guest still has it after unplug()')
+            self.same(before, rules.DETACH, 'after a live unplug()')
+
+    def test_not_live_while_a_guest_runs(self, service: Service) -> None:
+        instance = service_module.instance()
+        self.run_guest(instance)
+        before = self.look()
+        (van,) = self.plug(instance, self.requests()[:1], rules.CONFIG)
+        if self.attached(van):
+            rules.LIVE_ONLY.broken('the guest has it after plug()')
+        self.unplug(instance, rules.DETACH)
+        self.same(before, rules.LIVE_ONLY, 'after unplug()')
+
+    def test_a_guest_that_keeps_the_device(self, service: Service) -> None:
+        instance, van = self.plug_live(service)
+        let_go = self.hold(van)
+        attached = self.look()
+        try:
+            os_acc.unplug(instance, live=True)
+        except exception.UnplugException:
+            self.check_deadlines()
+        else:
+            rules.RELEASE.broken('unplug() succeeds, and the VAN is released')
+        finally:
+            let_go()
+        self.unplug(instance, rules.RELEASE, live=True)
+        if self.look() == attached:
+            rules.RELEASE.broken('the next unplug() changes nothing')
+
+    def test_a_kill_in_a_live_plug(self, service: Service) -> None:
+        self.check_is_live(service)
+        instance = service_module.instance()
+        self.run_guest(instance)
+        before = self.look()
+        plug = functools.partial(
+            os_acc.plug, instance, self.requests()[:1], live=True
+        )
+        for _, text in self.deaths(service, plug, rules.ATTACH):
+            service.restart()
+            self.settled(rules.DETACH_HALF, text)
+            self.same(before, rules.DETACH_HALF, f'{text}, then recovered')
+        self.unplug(instance, rules.DETACH, live=True)
+        self.same(before, rules.DETACH, 'after a live unplug()')
+
+    def test_a_kill_in_a_live_unplug(self, service: Service) -> None:
+        self.check_is_live(service)
+        instance = service_module.instance()
+        self.run_guest(instance)
+        before = self.look()
+        self._plug_first(instance)
+        unplug = functools.partial(
+            self.unplug, instance, rules.DETACH, live=True
+        )
+        for _, text in self.deaths(service, unplug, rules.DETACH):
+            service.restart()
+            self.settled(rules.DETACH_HALF, text)
+            if os_acc.get_vans(instance):
+                # It had died before anything was undone.
+                self.unplug(instance, rules.DETACH_HALF, live=True)
+            self.same(before, rules.DETACH_HALF, f'{text}, then recovered')
+            self._plug_first(instance)
+        self.same(before, rules.DETACH, 'after a live unplug()')
+
+    def check_is_live(self, service: Service) -> None:
+        """Skip a test of a plugin that is not live."""
+        if not service.plugin.supports_live:
+            pytest.skip('the plugin does not support it')
+
+    def plug_live(
+        self, service: Service
+    ) -> tuple[objects.InstanceInfo, objects.VAN]:
+        """Plug the first request into a guest that runs."""
+        self.check_is_live(service)
+        instance = service_module.instance()
+        self.run_guest(instance)
+        (van,) = self.plug(
+            instance, self.requests()[:1], rules.ATTACH, live=True
+        )
+        return instance, van
+
+    def _plug_first(self, instance: objects.InstanceInfo) -> None:
+        self.plug(instance, self.requests()[:1], rules.ATTACH, live=True)
+
+    @staticmethod
+    def _attach_again(
+        service: Service, van: objects.VAN, instance: objects.InstanceInfo
+    ) -> None:
+        van.connect(lambda saved: None)
+        try:
+            contract_base.answered(
+                lambda: service.plugin.plug(van, instance, True),
+                rules.ATTACH_TWICE,
+            )
+        finally:
+            van.connect(None)
+
+
+class Guests(Live):
     """What a plugin says about a guest, and does when there is none."""
 
     def test_has_guest_before_and_after(self, service: Service) -> None:

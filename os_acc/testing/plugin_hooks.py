@@ -1,18 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the author of a plugin defines for the contract."""
+"""What the author of a plugin defines for the contract, and its driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from os_acc import driver as driver_base
+from os_acc import exception
 from os_acc import objects
 from os_acc import plugin as plugin_base
-from os_acc.testing import any_driver
 from os_acc.testing import contract_base
+
+Hints = Callable[[objects.AcceleratorRequest], dict[str, str]]
+
+
+class AnyDriver(driver_base.DriverBase):
+    """Gives each request the handle that it names, and prepares nothing.
+
+    So a test that uses it tests the plugin alone.
+
+    :ivar hints: returns the values of driver_data for a request
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.hints: Hints = lambda request: {}
+
+    def can_handle(self, request: objects.AcceleratorRequest) -> bool:
+        return request.handle is not None
+
+    def get_devices(self) -> list[objects.Device]:
+        return []
+
+    def prepareVAN(
+        self,
+        van: objects.VAN,
+        request: objects.AcceleratorRequest,
+        instance_info: objects.InstanceInfo,
+    ) -> None:
+        if request.handle is None:
+            raise exception.DeviceNotFound(
+                wanted=f'request {request.uuid}',
+                reason='it names no attach handle',
+            )
+        if van.handle is None:
+            van.handle = request.handle
+            van.driver_data = self.hints(request)
+            van.save()
+
+    def unprepareVAN(
+        self, van: objects.VAN, instance_info: objects.InstanceInfo
+    ) -> None:
+        """Do nothing: nothing was prepared."""
 
 
 class PluginHooks(contract_base.ContractBase):
@@ -27,7 +70,7 @@ class PluginHooks(contract_base.ContractBase):
 
     def make_driver(self) -> driver_base.DriverBase:
         """Make the driver. The default gives the handle of the request."""
-        made = any_driver.AnyDriver.load('any')
+        made = AnyDriver.load('any')
         made.hints = self.hints
         return made
 
@@ -87,9 +130,3 @@ class PluginHooks(contract_base.ContractBase):
         :returns: None if that cannot be told, which is the default
         """
         return None
-
-    def make_any_driver(self) -> driver_base.DriverBase:
-        return self.make_driver()
-
-    def make_any_plugin(self) -> plugin_base.PluginBase:
-        return self.make_plugin()

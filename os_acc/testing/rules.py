@@ -50,283 +50,240 @@ class Broken(AssertionError):
         )
 
 
-def _of_drivers(name: str, heading: str, text: str) -> Rule:
-    return Rule(name, 'driver.rst', heading, text)
+@dataclasses.dataclass(frozen=True)
+class _Section:
+    """A section of the documentation, and its rules."""
+
+    page: str
+    heading: str
+
+    def rule(self, name: str, text: str) -> Rule:
+        return Rule(name, self.page, self.heading, text)
 
 
-def _of_plugins(name: str, heading: str, text: str) -> Rule:
-    return Rule(name, 'plugin.rst', heading, text)
-
-
-CLAIM = _of_drivers(
-    'claim',
-    'Claim a request',
-    'can_handle() returns True for a request that the driver serves',
+_CLAIM = _Section('driver.rst', 'Claim a request')
+CLAIM = _CLAIM.rule(
+    'claim', 'can_handle() returns True for a request that the driver serves'
 )
-CLAIM_LOOKS = _of_drivers(
-    'claim-looks-only',
-    'Claim a request',
-    'can_handle() changes nothing',
-)
-REFUSE = _of_drivers(
+CLAIM_LOOKS = _CLAIM.rule('claim-looks-only', 'can_handle() changes nothing')
+REFUSE = _CLAIM.rule(
     'refuse',
-    'Claim a request',
-    'prepareVAN() refuses a request for what the driver does not have with an '
-    'error of os_acc.exception, even if the request names the driver',
+    'prepareVAN() refuses a request for what the driver does not have with '
+    'an error of os_acc.exception, even if the request names the driver',
 )
-REFUSE_LOOKS = _of_drivers(
+REFUSE_LOOKS = _CLAIM.rule(
     'refuse-untouched',
-    'Claim a request',
     'a request that prepareVAN() refuses leaves the hardware as it was',
 )
-HANDLE_TYPES = _of_drivers(
+
+HANDLE_TYPES = _Section('driver.rst', 'The contract').rule(
     'handle-types',
-    'The contract',
     'handle_types names the class of each handle that the driver makes',
 )
-SERVE = _of_drivers(
-    'serve',
-    'Save before you touch the device',
-    'prepareVAN() sets a handle and prepares the device',
+
+_SAVE = _Section('driver.rst', 'Save before you touch the device')
+SERVE = _SAVE.rule(
+    'serve', 'prepareVAN() sets a handle and prepares the device'
 )
-SAVE_FIRST = _of_drivers(
+SAVE_FIRST = _SAVE.rule(
     'save-first',
-    'Save before you touch the device',
-    'van.save() writes all that the undo needs before the first change of the '
-    'device',
+    'van.save() writes all that the undo needs before the first change of '
+    'the device',
 )
-SAME_HANDLE = _of_drivers(
-    'same-handle',
-    'Prepare again after a reboot',
-    'a second prepareVAN() for a VAN prepares the same handle',
+
+_AGAIN = _Section('driver.rst', 'Prepare again after a reboot')
+SAME_HANDLE = _AGAIN.rule(
+    'same-handle', 'a second prepareVAN() for a VAN prepares the same handle'
 )
-AS_FOUND = _of_drivers(
+AS_FOUND = _AGAIN.rule(
     'as-found',
-    'Prepare again after a reboot',
     'a second prepareVAN() keeps the values in driver_data that describe the '
     'device as the first one found it',
 )
-NUMBERS = _of_drivers(
+NUMBERS = _AGAIN.rule(
     'device-numbers',
-    'Prepare again after a reboot',
     'a DeviceFileHandle has the types and the numbers that its files have in '
     'this boot of the host',
 )
-INTACT = _of_drivers(
+
+_INTACT = _Section('driver.rst', 'Say whether a device is intact')
+INTACT = _INTACT.rule(
     'intact',
-    'Say whether a device is intact',
     'is_intact() is True if and only if the device is as prepareVAN() has '
     'left it',
 )
-INTACT_LOOKS = _of_drivers(
-    'intact-looks-only',
-    'Say whether a device is intact',
-    'is_intact() changes nothing',
-)
-UNDO = _of_drivers(
+INTACT_LOOKS = _INTACT.rule('intact-looks-only', 'is_intact() changes nothing')
+
+_UNDO = _Section('driver.rst', 'Undo a half-done preparation')
+UNDO = _UNDO.rule(
     'undo',
-    'Undo a half-done preparation',
     'unprepareVAN() restores the state in which prepareVAN() found the device',
 )
-UNDO_HALF = _of_drivers(
+UNDO_HALF = _UNDO.rule(
     'undo-half-done',
-    'Undo a half-done preparation',
     'after a kill at any point, unprepareVAN() in a new process leaves '
     'nothing behind',
 )
-UNDO_NOTHING = _of_drivers(
+UNDO_NOTHING = _UNDO.rule(
     'undo-nothing',
-    'Undo a half-done preparation',
     'unprepareVAN() succeeds if prepareVAN() did not choose a handle',
 )
-UNDO_TWICE = _of_drivers(
-    'undo-twice',
-    'Undo a half-done preparation',
-    'unprepareVAN() succeeds if the undo was done already',
+UNDO_TWICE = _UNDO.rule(
+    'undo-twice', 'unprepareVAN() succeeds if the undo was done already'
 )
-UNDO_GONE = _of_drivers(
-    'undo-gone',
-    'Undo a half-done preparation',
-    'unprepareVAN() succeeds if the device is gone',
+UNDO_GONE = _UNDO.rule(
+    'undo-gone', 'unprepareVAN() succeeds if the device is gone'
 )
-UNDO_STALE = _of_drivers(
+UNDO_STALE = _UNDO.rule(
     'undo-stale',
-    'Undo a half-done preparation',
     'unprepareVAN() leaves alone a device that belongs to another VAN now',
 )
-OTHERS = _of_drivers(
-    'others',
-    'Lock a device',
-    'prepareVAN() and unprepareVAN() of a VAN leave the devices of other VANs '
-    'as they are',
-)
-UNDO_LOCKED = _of_drivers(
+UNDO_LOCKED = _UNDO.rule(
     'undo-locked',
-    'Undo a half-done preparation',
-    'no other VAN gets the device between the time when unprepareVAN() checks '
-    'who has it and the time when unprepareVAN() has returned it',
+    'no other VAN gets the device between the time when unprepareVAN() '
+    'checks who has it and the time when unprepareVAN() has returned it',
 )
-BUSY = _of_drivers(
+BUSY = _UNDO.rule(
     'busy',
-    'Undo a half-done preparation',
-    'unprepareVAN() raises DeviceBusy, and changes nothing, while a guest has '
-    'the device open',
+    'unprepareVAN() raises DeviceBusy, and changes nothing, while a guest '
+    'has the device open',
 )
-CLEAN = _of_drivers(
+
+_LOCK = _Section('driver.rst', 'Lock a device')
+OTHERS = _LOCK.rule(
+    'others',
+    'prepareVAN() and unprepareVAN() of a VAN leave the devices of other '
+    'VANs as they are',
+)
+ONE_VAN = _LOCK.rule(
+    'one-van',
+    'if many callers ask at the same time, each handle goes to one of them; '
+    'the others get an error of os_acc.exception',
+)
+NO_STATE = _LOCK.rule(
+    'no-state',
+    'a driver keeps no state: another process, with another driver object, '
+    'can do the undo',
+)
+
+CLEAN = _Section('driver.rst', 'Clean a device').rule(
     'clean',
-    'Clean a device',
     'cleaning_command runs once the device is closed; if it fails, the VAN '
     'keeps the device in state error; a driver that does not set cleans is '
     'refused',
 )
-DEADLINE = _of_drivers(
+
+DEADLINE = _Section('driver.rst', 'Report progress and set deadlines').rule(
     'deadline',
-    'Report progress and set deadlines',
     'each call of a driver returns: it waits for nothing without a deadline',
 )
-ONE_VAN = _of_drivers(
-    'one-van',
-    'Lock a device',
-    'if many callers ask at the same time, each handle goes to one of them; '
-    'the others get an error of os_acc.exception',
-)
-NO_STATE = _of_drivers(
-    'no-state',
-    'Lock a device',
-    'a driver keeps no state: another process, with another driver object, '
-    'can do the undo',
-)
-DEVICES = _of_drivers(
-    'devices',
-    'List devices',
-    'get_devices() describes each device as it is',
-)
-NEXT_DEVICE = _of_drivers(
+
+_LIST = _Section('driver.rst', 'List devices')
+DEVICES = _LIST.rule('devices', 'get_devices() describes each device as it is')
+NEXT_DEVICE = _LIST.rule(
     'next-device',
-    'List devices',
     'a device that has failed is listed, and prepareVAN() takes another one '
     'that is free',
 )
-DEVICES_LOOK = _of_drivers(
-    'devices-look-only',
-    'List devices',
-    'get_devices() changes nothing',
+DEVICES_LOOK = _LIST.rule('devices-look-only', 'get_devices() changes nothing')
+
+DESCRIBE = _Section('plugin.rst', 'Describe').rule(
+    'describe', 'describe() names the handle classes that plug() takes'
 )
 
-DESCRIBE = _of_plugins(
-    'describe',
-    'Describe',
-    'describe() names the handle classes that plug() takes',
-)
-CONFIG = _of_plugins(
+_PLUG = _Section('plugin.rst', 'Plug')
+CONFIG = _PLUG.rule(
     'guest-config',
-    'Plug',
     'plug() makes guest_config from the VAN and the options alone, the same '
     'each time',
 )
-CONFIG_DIFFERS = _of_plugins(
+CONFIG_DIFFERS = _PLUG.rule(
     'guest-config-differs',
-    'Plug',
     'plug() gives a different result for another handle',
 )
-DETACH = _of_plugins(
-    'unplug',
-    'Undo a half-done plug',
-    'unplug() leaves nothing of the VAN behind',
+
+_UNPLUG = _Section('plugin.rst', 'Undo a half-done plug')
+DETACH = _UNPLUG.rule('unplug', 'unplug() leaves nothing of the VAN behind')
+DETACH_NOTHING = _UNPLUG.rule(
+    'unplug-nothing', 'unplug() succeeds if the VAN was never plugged'
 )
-DETACH_NOTHING = _of_plugins(
-    'unplug-nothing',
-    'Undo a half-done plug',
-    'unplug() succeeds if the VAN was never plugged',
+DETACH_TWICE = _UNPLUG.rule(
+    'unplug-twice', 'unplug() succeeds if the VAN is already unplugged'
 )
-DETACH_TWICE = _of_plugins(
-    'unplug-twice',
-    'Undo a half-done plug',
-    'unplug() succeeds if the VAN is already unplugged',
-)
-DETACH_HALF = _of_plugins(
+DETACH_HALF = _UNPLUG.rule(
     'unplug-half-done',
-    'Undo a half-done plug',
     'after a kill at any point, unplug() in a new process leaves nothing '
     'behind, and succeeds only if the guest does not have the device',
 )
-GUEST_ENDED = _of_plugins(
-    'guest-ended',
-    'Undo a half-done plug',
-    'a live unplug() succeeds if the guest has ended since',
+GUEST_ENDED = _UNPLUG.rule(
+    'guest-ended', 'a live unplug() succeeds if the guest has ended since'
 )
-ATTACH = _of_plugins(
+
+_LIVE = _Section('plugin.rst', 'Live')
+ATTACH = _LIVE.rule(
     'attach',
-    'Live',
     'a live plug() attaches the device to the guest that runs, and a live '
     'unplug() detaches it',
 )
-ATTACH_TWICE = _of_plugins(
-    'plug-twice',
-    'Live',
-    'a live plug() of a device that is already attached succeeds',
+ATTACH_TWICE = _LIVE.rule(
+    'plug-twice', 'a live plug() of a device that is already attached succeeds'
 )
-LIVE_ONLY = _of_plugins(
+LIVE_ONLY = _LIVE.rule(
     'live-only',
-    'Live',
     'with live=False, plug() attaches nothing to a guest that runs',
 )
-RELEASE = _of_plugins(
+RELEASE = _LIVE.rule(
     'release',
-    'Live',
     'a live unplug() raises an error if the guest still has the device when '
     'the deadline has passed',
 )
-PLUGIN_DEADLINE = _of_plugins(
+PLUGIN_DEADLINE = _LIVE.rule(
     'plugin-deadline',
-    'Live',
     'each call of a plugin returns: it waits for nothing without a deadline',
 )
-HAS_GUEST = _of_plugins(
+
+_GUEST = _Section('plugin.rst', 'Say whether a guest exists')
+HAS_GUEST = _GUEST.rule(
     'has-guest',
-    'Say whether a guest exists',
-    'has_guest() is not False if the instance has a guest, and not True if it '
-    'has none',
+    'has_guest() is not False if the instance has a guest, and not True if '
+    'it has none',
 )
-RUNS_GUEST = _of_plugins(
+RUNS_GUEST = _GUEST.rule(
     'runs-guest',
-    'Say whether a guest exists',
     'runs_guest() is not False while the guest of the instance runs, and not '
     'True if it does not',
 )
-NO_ANSWER = _of_plugins(
+NO_ANSWER = _GUEST.rule(
     'no-answer',
-    'Say whether a guest exists',
     'if the hypervisor does not answer, has_guest() does not say that there '
     'is no guest, runs_guest() says nothing, and a live unplug() raises an '
     'error',
 )
-RESTORE = _of_plugins(
+
+RESTORE = _Section('plugin.rst', 'After a reboot of the host').rule(
     'restore',
-    'After a reboot of the host',
     'restore() does the instance half again, and is_intact() says so',
 )
-MOVES_LIVE = _of_plugins(
+
+_MOVING = _Section('plugin.rst', 'Live migration')
+MOVES_LIVE = _MOVING.rule(
     'migration-map',
-    'Live migration',
     'migration_map() names for each VAN what the definition says on the '
     'source and on the target, the same each time, or is None',
 )
-MOVES_OWN = _of_plugins(
+MOVES_OWN = _MOVING.rule(
     'migration-map-fits',
-    'Live migration',
     'migration_map() refuses VANs that do not belong together by an error of '
     'os_acc.exception',
 )
-REDEFINE = _of_plugins(
+REDEFINE = _MOVING.rule(
     'redefine',
-    'Live migration',
     'redefine() changes what the map names and nothing else, and applying it '
     'twice gives the same',
 )
-PLUGIN_LOOKS = _of_plugins(
+
+PLUGIN_LOOKS = _Section('plugin.rst', 'The contract').rule(
     'looks-only',
-    'The contract',
     'describe(), is_intact(), has_guest(), migration_map(), redefine(), '
     'diagnose() and leftovers() change nothing',
 )

@@ -43,10 +43,6 @@ class Service:
     """A process that has called os_acc.initialize().
 
     :param directory: of the test; the journal is in a directory below it
-    :param patch: pytest's monkeypatch
-    :param mortal: counts what the process changes
-    :param make_driver: makes the driver of each process
-    :param make_plugin: makes the plugin of each process
     :param changes: (owner, name) of each function that changes something
         besides files below the directory
     :param limit: gives the calls of a driver and a plugin their deadline
@@ -172,10 +168,7 @@ class Service:
 
 
 def instance(uuid: str | None = None) -> objects.InstanceInfo:
-    """Make an instance.
-
-    :param uuid: None: a new one
-    """
+    """Make an instance."""
     return objects.InstanceInfo(
         uuid=uuid or str(uuid_module.uuid4()),
         name='instance',
@@ -186,10 +179,7 @@ def instance(uuid: str | None = None) -> objects.InstanceInfo:
 def again(
     request: objects.AcceleratorRequest, **values: Any
 ) -> objects.AcceleratorRequest:
-    """Ask for the same a second time, for another VAN.
-
-    :param values: fields that differ
-    """
+    """Ask for the same a second time, for another VAN."""
     made = copy.deepcopy(request)
     made.uuid = str(uuid_module.uuid4())
     for name, value in values.items():

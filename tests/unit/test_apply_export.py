@@ -9,7 +9,9 @@ import devices
 import pytest
 
 import os_acc
+from os_acc import exception
 from os_acc.desired import export
+from os_acc.operations import discovery
 from os_acc.spec import device_spec
 
 
@@ -45,6 +47,17 @@ def test_a_bitstream_stays_in_the_document(here, tmp_path):
         if each['device'] == 'fpga'
     )
     assert held == {'device': 'fpga', 'region': '0', 'function': 'sha'}
+
+
+def test_devices_that_cannot_be_listed(here, monkeypatch):
+    """A document without their functions would look complete."""
+
+    def fail(host):
+        raise exception.DiscoveryFailed([], errors='a driver')
+
+    monkeypatch.setattr(discovery, 'devices', fail)
+    with pytest.raises(exception.DiscoveryFailed):
+        export.export(os_acc._host)
 
 
 @pytest.mark.parametrize('where', ['option', 'document'])

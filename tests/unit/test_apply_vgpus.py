@@ -11,6 +11,7 @@ import vgpu_card
 
 import os_acc
 from os_acc import exception
+from os_acc.journal import codec
 from os_acc.kernel import vgpu_config
 
 PF = '0000:41:00.0'
@@ -110,6 +111,22 @@ def test_the_type_of_an_instance_is_not_cleared(card):
     os_acc.unplug(guest)
     assert os_acc.apply_again().results() == {'changed'}
     assert card.kind_of(VF) == 0
+
+
+def test_an_instance_whose_row_is_unreadable(card, monkeypatch):
+    apply(VF)
+    guest = devices.instance()
+    (van,) = os_acc.plug(guest, [devices.pci(VF)])
+
+    def fail(row):
+        raise ValueError('newer')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, 'to_van', fail)
+        (step,) = apply().steps
+    assert (step.result, card.kind_of(VF)) == ('in the way', 558)
+    assert van.uuid in step.reason
+    os_acc.unplug(guest)
 
 
 def test_a_type_that_was_set_for_an_instance(card):

@@ -251,6 +251,13 @@ def test_a_checksum_that_is_none(server, fragment):
     assert server.downloads('/a') == []
 
 
+@pytest.mark.parametrize('length', ['\xb2', '9' * 5000, '-1', 'many'])
+def test_a_length_that_is_no_number(server, length):
+    url = server.put('/x', b'content')
+    server.declared['/x'] = length
+    assert fetch(url) == b'content'
+
+
 def test_without_a_checksum(server, cache):
     url = server.put('/a', CONTENT, sidecar=False)
     assert 'there is no checksum' in refused(url)

@@ -186,6 +186,7 @@ def test_two_vans_of_one_container_that_contradict(here, one, other, name):
     'edits',
     [
         {'env': ['A=0']},
+        {'env': ['A=disk and mount']},
         {'mounts': [SHARED]},
         {'mounts': [SHARED | {'options': ['ro', 'nosuid']}]},
     ],

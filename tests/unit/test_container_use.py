@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import sys
 
 import hypothesis
 from hypothesis import strategies as st
@@ -124,6 +125,25 @@ def test_what_the_control_group_allows_counts(kernel, how):
     assert reasons() == [
         f'process {pid} (sleep) is in a container that may open /dev/acc7'
     ]
+
+
+def test_no_container_stops_the_scan_by_deep_directories(kernel):
+    """Deeper than the interpreter lets functions call each other."""
+    deep = kernel.contain()
+    confine(kernel, deep, 7, group='/deep', rules='c 1:3 r')
+    paths = [kernel.root / f'proc/{deep}/root/dev']
+    for _ in range(sys.getrecursionlimit()):
+        paths.append(paths[-1] / 'd')
+    for path in paths:
+        path.mkdir(parents=True, exist_ok=True)
+    pid = kernel.contain(('/dev/elsewhere/acc', SHOWN[1]))
+    confine(kernel, pid, 8, group='/x', rules='c 1:3 r')
+    assert reasons() == [
+        f'process {pid} (sleep) is in a container that has /dev/elsewhere/acc'
+    ]
+    # pytest's own removal of old directories calls itself for each of them.
+    for path in reversed(paths):
+        path.rmdir()
 
 
 @pytest.mark.parametrize('how', WAYS)

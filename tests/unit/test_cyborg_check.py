@@ -292,6 +292,15 @@ class TestCannotList:
         assert NOTE in result.err and 'one by one' in result.err
         assert fine['uuid'] not in rows
 
+    def test_each_row_names_its_own_attach_handle(self, site):
+        """The answer to the list names the first one only."""
+        first, second = site.plugged(), site.plugged(ADDRESSES[1])
+        site.cloud.broken = first['uuid']
+        site.cloud.broken_too[second['uuid']] = 8
+        rows = {row['arq_uuid']: row['details'] for row in site.check(3)}
+        assert 'attach_handles, id 7' in rows[first['uuid']]
+        assert 'attach_handles, id 8' in rows[second['uuid']]
+
     def test_an_arq_of_another_host(self, site):
         site.plugged()
         site.cloud.broken = str(uuid.uuid4())

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 import uuid
 
 import pytest
@@ -35,6 +36,9 @@ for line in sys.stdin:
         time.sleep(1000)
     if asked['call'] == 'chat':
         print('Welcome to two', flush=True)
+    if asked['call'] == 'twice':
+        print('{}\\n{}', flush=True)
+        continue
     if asked['call'] == 'nest':
         print('[' * 100000, flush=True)
         continue
@@ -81,6 +85,27 @@ def test_an_answer_that_does_not_come():
     made = remote.Remote([sys.executable, '-c', PROGRAM], 'two', 0.5)
     with pytest.raises(exception.TargetError, match='no answer for'):
         made.call('sleep')
+
+
+def test_a_process_that_does_not_read_the_call(monkeypatch):
+    """A pipe takes 64 KiB, and a plan may have more."""
+    monkeypatch.setattr(remote, '_END', 0.1)
+    made = remote.Remote(['sleep', '60'], 'two', 0.5)
+    begun = time.monotonic()
+    with pytest.raises(exception.TargetError, match='no answer for'):
+        made.call('prepare', plan='x' * 2**20)
+    assert time.monotonic() - begun < 30
+
+
+def test_a_line_that_came_unasked_answers_no_call(target):
+    assert target.call('twice') == {}
+    with pytest.raises(exception.TargetError, match='was not .*asked'):
+        target.call('switch')
+    assert target.call('switch')['call'] == 'switch'
+
+
+def test_a_long_call_and_its_answer(target):
+    assert target.call('look', plan='x' * 2**20)['plan'] == 'x' * 2**20
 
 
 @pytest.mark.parametrize('call', ['look', 'die', 'chat', 'none'])

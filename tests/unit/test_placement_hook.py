@@ -285,6 +285,22 @@ def test_discovery_fails_for_another_driver(make, placement, monkeypatch):
     assert traits(placement) == {OTHER, SHA}
 
 
+def test_discovery_fails_for_the_device(make, placement, monkeypatch):
+    """What its other regions hold is unknown, so their traits stay."""
+    make('dynamic')
+    program('aes', '0')
+
+    def fail():
+        raise exception.DiscoveryFailed([], errors='its driver')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os_acc, 'get_devices', fail)
+        program('sha', '2')
+        assert traits(placement) == {OTHER, AES}
+    program('rsa', '1')
+    assert traits(placement) == {OTHER, AES, SHA, names.function_trait('rsa')}
+
+
 def test_a_device_that_cyborg_does_not_report(make, placement, caplog):
     make('single')
     caplog.set_level(logging.DEBUG)

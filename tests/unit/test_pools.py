@@ -25,6 +25,7 @@ from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.kinds.fake.driver import driver as fake_driver
 from os_acc.kinds.fake.driver import hardware as fake_hardware
+from os_acc.operations import discovery
 
 CLASS = 'CUSTOM_FAKE_PCI'
 
@@ -105,6 +106,40 @@ def test_the_minimum_is_programmed(host):
     plug('aes')
     assert host.keep() == [], 'three regions hold it'
     assert host.states() == [(2, 1, 3)]
+
+
+def test_a_pool_waits_until_all_devices_are_seen(host, monkeypatch):
+    """The region that holds its function may be one that is not seen."""
+    host.hold('aes', '', '', '')
+    host.apply({'function': 'aes', 'max': 1})
+    (device,) = os_acc.get_devices()
+    device.functions = {'1': None, '2': None, '3': None}
+
+    def fail(of):
+        raise exception.DiscoveryFailed([device], errors='a driver')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(discovery, 'devices', fail)
+        assert host.keep() == []
+    assert host.inside() == ['aes', '', '', '']
+
+
+def test_a_region_whose_lock_another_process_holds(host, monkeypatch):
+    """Another region gets the function, and nothing counts as failed."""
+    host.apply({'function': 'aes'})
+    program = pools.device_programming.program_device
+
+    def refuse(*args):
+        monkeypatch.setattr(
+            pools.device_programming, 'program_device', program
+        )
+        raise exception.LockTimeout(what='the lock of fpga', seconds=1)
+
+    monkeypatch.setattr(pools.device_programming, 'program_device', refuse)
+    assert host.keep() == [
+        ('fpga 0', 'aes', 'in the way'),
+        ('fpga 1', 'aes', 'changed'),
+    ]
 
 
 def test_a_pool_respects_what_is_reserved(host):

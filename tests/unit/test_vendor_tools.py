@@ -23,7 +23,6 @@ from os_acc import exception
 from os_acc.privileged.fpga import amd
 from os_acc.privileged.fpga import command as privileged
 from os_acc.programming import bitstreams
-from os_acc.programming import command as programming_command
 from os_acc.programming import programmers
 from os_acc.spec import commands as spec_commands
 from os_acc.spec import device_spec
@@ -266,7 +265,7 @@ def test_base_without_force_asks_and_gets_no_answer(tools, image, mode, name):
 
 
 def test_the_percentage_is_reported(tools, image, monkeypatch):
-    monkeypatch.setattr(programming_command, '_REPORT_EVERY', 0.05)
+    monkeypatch.setattr(programmers, '_REPORT_EVERY', 0.05)
     configure(base_entry(tools))
     tools.mode('percent')
     seen: list[float] = []

@@ -16,8 +16,13 @@ import threading
 from typing import Any
 
 from cyborg.accelerator.drivers.fpga import base
+from cyborg.common import constants
 from cyborg.common import exception as cyborg_exception
 from cyborg.conf import CONF
+from cyborg.objects.driver_objects import driver_attach_handle
+from cyborg.objects.driver_objects import driver_attribute
+from cyborg.objects.driver_objects import driver_controlpath_id
+from cyborg.objects.driver_objects import driver_deployable
 from cyborg.objects.driver_objects import driver_device
 
 import os_acc
@@ -29,7 +34,6 @@ from os_acc.cyborg import connections
 from os_acc.cyborg import names
 from os_acc.cyborg import report
 from os_acc.cyborg import reporting
-from os_acc.cyborg.agent import convert
 
 LOG = logging.getLogger(__name__)
 
@@ -80,7 +84,7 @@ class OSAccDriver(base.FPGADriver):
             # Read afterwards, so that the VANs of all used handles are there.
             vans = reporting.arq_vans(conf.state_path, conf.journal_timeout)
             made = self._reporter.make(devices, vans)
-        return [convert.device(each) for each in made.values()]
+        return [_device(each) for each in made.values()]
 
     def program(
         self, controlpath_id: Mapping[str, Any], image_path: str
@@ -88,8 +92,6 @@ class OSAccDriver(base.FPGADriver):
         """Program a device.
 
         :param controlpath_id: a dict with cpid_info, as discover() reports it
-        :param image_path: the bitstream, which the agent has downloaded
-        :returns: True
         :raises FPGAProgramError: if it is not programmed. The agent ignores a
             result of False; after an error the ARQ is BindFailed
         """
@@ -133,3 +135,48 @@ def _bitstream(image_path: str) -> str:
             return image_path
     match = _IMAGE.fullmatch(os.path.basename(image_path))
     return match[1] if match else image_path
+
+
+def _device(made: report.Device) -> driver_device.DriverDevice:
+    return driver_device.DriverDevice(
+        vendor=made.vendor,
+        model=made.model,
+        type=made.type,
+        std_board_info=made.std_board_info,
+        vendor_board_info=made.vendor_board_info,
+        stub=False,
+        controlpath_id=driver_controlpath_id.DriverControlPathID(
+            cpid_type=constants.CPID_TYPE_PCI,
+            cpid_info=report.control_path(made.address),
+        ),
+        deployable_list=[
+            _deployable(each) for each in made.deployables.values()
+        ],
+    )
+
+
+def _deployable(
+    made: report.Deployable,
+) -> driver_deployable.DriverDeployable:
+    return driver_deployable.DriverDeployable(
+        name=made.name,
+        driver_name=names.DRIVER,
+        num_accelerators=made.count,
+        attribute_list=[
+            _attribute('rc', made.resource_class),
+            # Cyborg compares attributes by their keys. A new key of any other
+            # name would become a trait too (drv_attr_make_diff in
+            # cyborg/conductor/manager.py).
+            *(_attribute(f'trait_{each}', each) for each in made.traits),
+        ],
+        attach_handle_list=[
+            driver_attach_handle.DriverAttachHandle(
+                attach_type=each.type, attach_info=each.info, in_use=False
+            )
+            for each in made.handles.values()
+        ],
+    )
+
+
+def _attribute(key: str, value: str) -> driver_attribute.DriverAttribute:
+    return driver_attribute.DriverAttribute(key=key, value=value)

@@ -41,8 +41,8 @@ class Bitstream:
     function_id: str | None = None
 
 
-def _ignore(fraction: float | None, message: str) -> None:
-    pass
+def ignore(fraction: float | None, message: str) -> None:
+    """Report no progress."""
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def fetched(
     reference: str | None,
     function_id: str | None = None,
     region_type: str | None = None,
-    report: Any = _ignore,
+    report: Any = ignore,
 ) -> Iterator[Bitstream]:
     """Provide a bitstream as a file while the context is open.
 
@@ -118,9 +118,7 @@ def fetched(
 def local(reference: str | None) -> Iterator[Bitstream | None]:
     """Provide a bitstream that is a file of this host, and download nothing.
 
-    :param reference: as for fetched()
     :returns: None: the reference is not a path
-    :raises InvalidRequest, BitstreamError: as fetched()
     """
     parsed = None
     if reference is not None:

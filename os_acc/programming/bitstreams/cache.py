@@ -43,14 +43,7 @@ def held(
 
     The file is downloaded if the cache does not have it.
 
-    :param wanted: the checksum of the file
-    :param suffix: the end of the file's name
-    :param bitstream: the name of the bitstream in errors
-    :param fill: downloads the bitstream into a file
     :returns: the file's path and its SHA-256
-    :raises BitstreamError: if the download does not match the checksum, or
-        the cache cannot store it; it is removed then
-    :raises Timeout: if another download of the file takes too long
     """
     directory = _directory(bitstream)
     path = os.path.join(
@@ -168,10 +161,7 @@ def _existing(
 
 
 def _make_room(directory: str, new: BinaryIO, bitstream: str) -> None:
-    """Remove the least recently used files until the new one fits.
-
-    :raises BitstreamError: if the files in use leave too little room
-    """
+    """Remove the least recently used files until the new one fits."""
     mine = os.fstat(new.fileno())
     most = options.cache_bytes(cfg.CONF)
     others = []

@@ -52,9 +52,6 @@ def download(
     """Download a bitstream into an empty file.
 
     :param bitstream: its name in messages, without secrets
-    :raises BitstreamError: if it is too large, or the connection was dropped
-        download_attempts times
-    :raises Timeout: if it took longer than download_timeout
     """
     conf = cfg.CONF[options.GROUP]
     deadline = time.monotonic() + conf.download_timeout

@@ -27,19 +27,13 @@ from os_acc.programming.bitstreams import signature
 from os_acc.programming.bitstreams import web
 from os_acc.texts import forms
 
-# HTTP status codes of temporary failures.
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
-
 _Image = Mapping[str, Any]
 
 
 class Source:
     """A Glance image.
 
-    :param connection: openstacksdk's connection to the cloud
     :param found: the image, as Glance's API v2 shows it
-    :raises BitstreamError: if the image is not active, or its owner is not
-        trusted
     """
 
     def __init__(self, connection: Any, found: _Image) -> None:
@@ -110,13 +104,7 @@ class Source:
 
 
 def by_id(image_id: str) -> Source:
-    """Find an image.
-
-    :param image_id: a UUID
-    :raises BitstreamError: if there is none, its owner is not trusted, or
-        Glance refuses
-    :raises OSError: if Glance is unavailable
-    """
+    """Find an image."""
     label = f'image {image_id}'
     connection = _connect(label)
     found = _get(_glance(connection, label), f'/images/{image_id}', label)
@@ -130,10 +118,6 @@ def by_function(function_id: str, region_type: str | None) -> Source:
 
     :param function_id: if it is a UUID, the image may have it in another of
         the usual spellings
-    :param region_type: the type of region that it must be for; None: any
-    :raises BitstreamError: if no image matches, or more than one
-    :raises Timeout: if it takes longer than download_timeout
-    :raises OSError: if Glance is unavailable
     """
     conf = cfg.CONF[options.GROUP]
     wanted = {conf.function_property: function_id}
@@ -222,18 +206,14 @@ def _glance(connection: Any, label: str) -> Any:
 
 
 def _get(glance: Any, path: str, label: str, **kwargs: Any) -> Any:
-    """Send a GET request to Glance.
-
-    :raises TemporaryFailure: on a temporary failure
-    :raises BitstreamError: on any other failure
-    """
+    """Send a GET request to Glance."""
     with _talking(label):
         response = glance.get(path, **kwargs)
     if response.status_code in (200, 206):
         return response
     with contextlib.closing(response):
         reason = f'Glance answered HTTP {response.status_code}'
-        if response.status_code in _PASSING:
+        if response.status_code in web.PASSING:
             raise download.TemporaryFailure(reason)
         raise exception.BitstreamError(bitstream=label, reason=reason)
 
@@ -257,7 +237,6 @@ def _talking(label: str) -> Iterator[None]:
 def _spellings(text: str) -> list[str]:
     """List the usual ways to write an id, for services that compare texts.
 
-    :param text: an id, which may be a UUID
     :returns: the text itself first; for a UUID also its forms in lower and
         upper case, with and without hyphens
     """

@@ -40,10 +40,7 @@ class Signature:
         self._label = label
 
     def check(self, path: str) -> None:
-        """Verify the signature of a file. It can be called once.
-
-        :raises BitstreamError: if the signature does not match the file
-        """
+        """Verify the signature of a file. It can be called once."""
         from cryptography import exceptions
 
         with open(path, 'rb') as file:
@@ -63,14 +60,7 @@ def of_image(
     """Read the signature of an image, and check its certificate.
 
     :param image: the image, as Glance's API v2 shows it
-    :param auth: the plugin of keystoneauth that authenticates to the key
-        manager
-    :param label: the name of the bitstream in errors
     :returns: None if verify_signatures does not require its verification
-    :raises BitstreamError: if the image must have a signature and has none,
-        if the signature is incomplete, or if its certificate is unavailable
-        or not trusted
-    :raises Timeout: if the key manager does not answer within stall_timeout
     """
     conf = cfg.CONF[options.GROUP]
     if conf.verify_signatures == options.OFF:

@@ -32,9 +32,11 @@ from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.programming.bitstreams import download
 
 _SIDECAR_BYTES = 4096
-_RANGE = re.compile(r'bytes ([0-9]+)-[0-9]+/([0-9]+|\*)')
-# HTTP status codes of temporary failures.
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+# What a server says may be anything, such as digits that int() does not take.
+_LENGTH = re.compile('[0-9]{1,18}')
+_RANGE = re.compile(r'bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18}|\*)')
+#: HTTP status codes of temporary failures.
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Source:
@@ -70,10 +72,7 @@ class Source:
         self._opener = _opener()
 
     def checksum(self) -> checksums.Checksum:
-        """Read the checksum from the URL, or from the file beside it.
-
-        :raises BitstreamError: if there is none
-        """
+        """Read the checksum from the URL, or from the file beside it."""
         if self._reference.checksum is not None:
             return self._reference.checksum
         try:
@@ -140,11 +139,7 @@ class Source:
             yield answer(response.status, response.headers, response.read1)
 
     def _open(self, url: str, headers: dict[str, str]) -> Any:
-        """Send a GET request.
-
-        :raises TemporaryFailure: on a temporary failure
-        :raises BitstreamError: on any other failure
-        """
+        """Send a GET request."""
         request = urllib.request.Request(  # noqa: S310, checked: http(s)
             url, headers={**self._headers, **headers}
         )
@@ -168,7 +163,7 @@ class Source:
     def _of_status(self, code: int) -> Exception:
         # Not the phrase of the answer: the server may repeat the URL in it.
         text = f'HTTP {code} {http.client.responses.get(code, "")}'.strip()
-        if code in _PASSING:
+        if code in PASSING:
             return download.TemporaryFailure(text)
         if code in range(300, 400):
             text += ': this redirect is not followed'
@@ -201,7 +196,8 @@ def answer(status: int, headers: Any, read: Any) -> download.Answer:
         total = None if match[2] == '*' else int(match[2])
         return download.Answer(int(match[1]), total, read)
     length = headers.get('Content-Length') or ''
-    return download.Answer(0, int(length) if length.isdigit() else None, read)
+    total = int(length) if _LENGTH.fullmatch(length) else None
+    return download.Answer(0, total, read)
 
 
 def suffix_of(path: str) -> str:

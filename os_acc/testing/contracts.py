@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""DriverContract: the contract of drivers as tests of pytest."""
+"""The contracts of drivers and of plugins as tests of pytest."""
 
 from __future__ import annotations
 
 from os_acc.testing import driver_basics
-from os_acc.testing import driver_cleaning
-from os_acc.testing import driver_crashes
-from os_acc.testing import driver_failed
-from os_acc.testing import driver_late
+from os_acc.testing import driver_failures
 from os_acc.testing import driver_processes
 from os_acc.testing import driver_undo
+from os_acc.testing import plugin_basics
+from os_acc.testing import plugin_guests
+from os_acc.testing import plugin_moving
 
 
 class DriverContract(
     driver_basics.Basics,
-    driver_cleaning.Cleaning,
-    driver_failed.Failed,
+    driver_failures.Cleaning,
+    driver_failures.Failed,
     driver_undo.Undo,
-    driver_late.Late,
-    driver_crashes.DriverCrashes,
+    driver_undo.Late,
+    driver_processes.DriverCrashes,
     driver_processes.Processes,
 ):
     """Tests that a driver keeps its contract. An author subclasses it.
@@ -43,4 +43,19 @@ class DriverContract(
 
     Each failure raises ``Broken``, which names the rule and the section of the
     documentation that explains it.
+    """
+
+
+class PluginContract(
+    plugin_basics.PluginBasics,
+    plugin_guests.Guests,
+    plugin_moving.Moving,
+):
+    """Tests that a plugin keeps its contract. An author subclasses it.
+
+    ``make_plugin()`` makes the plugin. ``requests()`` returns requests that
+    name an attach handle each. ``look()`` returns what the plugin keeps on
+    the host or in the hypervisor, as plain data. Each failure raises
+    ``Broken``, which names the rule and the section of the documentation that
+    explains it.
     """

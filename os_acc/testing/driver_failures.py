@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""The contract of drivers: cleaning a device between two tenants."""
+"""Checks of a driver: a device that has failed, and one to be cleaned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import tempfile
 
 import os_acc
 from os_acc import exception
+from os_acc import health
 from os_acc import objects
+from os_acc.journal import health as rows
 from os_acc.testing import contract_base
 from os_acc.testing import driver_hooks
 from os_acc.testing import rules
@@ -80,3 +82,37 @@ class Cleaning(driver_hooks.DriverHooks):
             )
         os_acc.CONF.set_override(_OPTION, run, 'os_acc')
         self.unplug(instance, rules.CLEAN)
+
+
+class Failed(driver_hooks.DriverHooks):
+    """The first device has failed, and a second one is free."""
+
+    def test_a_failed_device_does_not_stop_the_next(
+        self, service: contract_base.Service
+    ) -> None:
+        """Each of two devices fails in turn, since the first is unknown."""
+        request, addresses = self.two_devices()
+        driver = service.driver
+        for failed in addresses:
+            health.mark(
+                driver.journal, failed, rows.CLEANING, 'the kit lets it fail'
+            )
+            try:
+                listed = {each.address for each in driver.get_devices()}
+            except Exception as err:
+                rules.NEXT_DEVICE.broken(
+                    f'get_devices() raised {exception.describe(err)} after '
+                    f'{failed} had failed'
+                )
+            if not listed.issuperset(addresses):
+                rules.NEXT_DEVICE.broken(
+                    f'get_devices() lists {sorted(listed)} after {failed} had '
+                    f'failed; the devices are {sorted(addresses)}'
+                )
+            instance, van = self.plugged(
+                service_module.again(request), rules.NEXT_DEVICE
+            )
+            if van.device == failed:
+                rules.NEXT_DEVICE.broken(f'it gave {failed}, which had failed')
+            self.unplug(instance, rules.UNDO)
+            health.free(driver.journal, failed)
