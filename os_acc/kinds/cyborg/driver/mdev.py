@@ -15,7 +15,6 @@ from os_acc import log
 from os_acc import objects
 from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
-from os_acc.kernel import mdev_types
 from os_acc.kinds.cyborg.driver import process as cyborg_process
 from os_acc.kinds.mdev.driver import handles as mdev_handles
 from os_acc.spec import device_spec
@@ -35,15 +34,14 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
     :raises DeviceBusy: if no capacity is left, the UUID names a device of
         another type or parent, or a guest has it
     """
-    wanted = mdev_handles.mdev_of(handle)
+    wanted, limit = mdev_handles.mdev_of(handle), None
     if van.device is None:
-        device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
+        spec = device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
+        limit = spec.max_instances
     # Otherwise the VAN already has it, and keeps it.
-    kind = mdev_types.type_of(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:
-        if not kind.available:
-            raise mdev.exhausted(wanted)
+        mdev_handles.check_room(wanted, limit)
         van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
         return
     mdev_handles.check_free(van, there, wanted)

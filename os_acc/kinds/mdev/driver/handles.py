@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 import logging
+import os
 import uuid
 
 from oslo_config import cfg
@@ -16,6 +17,7 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import log
 from os_acc import objects
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
@@ -73,6 +75,20 @@ def is_there(handle: objects.AttachHandle | None) -> bool:
         return True
     wanted = mdev_of(handle)
     return mdev.find(wanted.uuid) == wanted
+
+
+def wait_for_parent(handle: objects.MdevHandle) -> None:
+    """Wait for the parent of a device that a VAN has had.
+
+    After a reboot it may appear only once a service of its vendor has started.
+    """
+    path = mdev.parent_directory(handle.parent)
+    waiting.until(
+        lambda: os.path.isdir(path),
+        CONF.os_acc.device_timeout,
+        f'mdev parent {handle.parent} to come back',
+        'mdev',
+    )
 
 
 def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:

@@ -33,7 +33,6 @@ from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import port
 from os_acc.kinds.pci.driver import release
 from os_acc.kinds.pci.driver import taking
-from os_acc.kinds.pci.driver import taking_again
 from os_acc.kinds.pci.driver import vfs as pci_vfs
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
@@ -130,7 +129,7 @@ class Claims:
             cannot be taken
         """
         if van.handle is not None:
-            taking_again.take(self._driver, self._specs(), van, request)
+            taking.take_again(self._driver, self._specs(), van, request)
         else:
             taker = f'driver {self._driver.name!r}'
             handle = objects.PCIHandle.cast(request.handle, taker)
@@ -246,7 +245,7 @@ class Claims:
         if van.live_migratable is None:
             van.live_migratable = migratable.function(van, address)
         port.set_up(van)
-        between.reserve_later(van, self._specs(), function)
+        release.reserve_later(van, self._specs(), function)
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Say whether a VAN's functions are as bind() has left them.
@@ -257,7 +256,7 @@ class Claims:
         if van.handle is None or release.BIND not in van.driver_data:
             return True  # an older version of os-acc noted nothing
         own = allocation.address_of(van)
-        return taking_again.as_before(
+        return taking.as_before(
             own, van.device or own
         ) is not None and all(
             taking.is_intact(address, data)

@@ -85,20 +85,11 @@ def _give_back(
 
     :param data: as driver_data, for this function
     """
-    function = pci.find(address)
+    own = address == allocation.address_of(van)
+    function = still_there(van, address, data[IDS], van.device if own else None)
     if function is None:
-        let_go(address, data[IDS])
         return
     logger = log.about(LOG, van.instance_uuid, van.uuid)
-    own = address == allocation.address_of(van)
-    if function.ids != data[IDS] or (own and function.parent != van.device):
-        logger.warning(
-            'PCI function %s is left alone: device %s is at its address now',
-            address,
-            function.ids,
-        )
-        let_go(address, data[IDS])
-        return
     shares = _staying(driver, van, function) is not None
     if is_clean(van, address):
         before = data.get(DRIVER_BEFORE)
@@ -148,6 +139,71 @@ def _give_back(
             data.get(DRIVER_BEFORE, 'none'),
         )
     check_answers(driver, address)
+
+
+def give_back_clean(driver: driver_base.DriverBase, van: objects.VAN) -> None:
+    """Clean the function of a VAN of another driver, which binds none.
+
+    :raises: as clean()
+    """
+    address = allocation.address_of(van)
+    function = still_there(van, address, van.driver_data[IDS])
+    if function is None:
+        return
+    if not is_clean(van, address):
+        stays = companions.staying(driver, van, function)
+        with noticed(driver, address):
+            clean(van, function, shares=stays is not None)
+    finish(van, function)
+
+
+def still_there(
+    van: objects.VAN, address: str, ids: str, parent: str | None = None
+) -> pci.Function | None:
+    """The function that a VAN has. If it is gone, it is let go.
+
+    :param parent: its PF, or its own address; None: any
+    :returns: None also if another function is at its address now
+    """
+    function = pci.find(address)
+    if function is not None:
+        if function.ids == ids and parent in (None, function.parent):
+            return function
+        log.about(LOG, van.instance_uuid, van.uuid).warning(
+            'PCI function %s is left alone: device %s is at its address now',
+            address,
+            function.ids,
+        )
+    let_go(address, ids)
+    return None
+
+
+def check_same(van: objects.VAN, function: pci.Function) -> None:
+    """Check that a function is the one that a VAN has got.
+
+    :raises DeviceNotFound: if another one is at its address now
+    """
+    ids = van.driver_data[IDS]
+    if function.ids != ids:
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {function.address}',
+            reason=f'device {function.ids} is at that address now; '
+            f'when it was plugged, {ids} was',
+        )
+
+
+def reserve_later(
+    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
+) -> None:
+    """Save that a function of one-time use is reserved at its release."""
+    spec = specs.known(function)
+    if spec is not None and spec.one_time_use:
+        van.driver_data = {
+            **van.driver_data,
+            health.RESERVE: 'device_spec has one_time_use, and '
+            f'instance {van.instance_uuid} had it',
+        }
+        van.save()
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:

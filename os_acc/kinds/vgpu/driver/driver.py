@@ -370,8 +370,6 @@ class NvidiaVGPUDriver(driver.DriverBase):
         from os_acc.privileged.mdev import devices as privileged
 
         conf, address = CONF.os_acc, allocation.address_of(van)
-        if pci.find(address) is None:
-            return
         if PRESET in van.driver_data:
             privileged.released_vgpu(address, conf.release_timeout)
             return
