@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
-import os
 from typing import Any
 
 import os_resource_classes as resource_classes
@@ -20,6 +19,7 @@ from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import migratable
@@ -63,7 +63,7 @@ OPTS = (
 PREFIX = 'CUSTOM_MDEV_'
 
 
-class MdevDriver(driver.DriverBase):
+class MdevDriver(base.Driver):
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('MdevHandle',)
@@ -80,7 +80,7 @@ class MdevDriver(driver.DriverBase):
                 # Then its class VGPU is for VFs of the driver nvidia_vgpu.
                 and spec.bind != device_spec.BIND_NONE
                 and self._is_for_mdevs(spec)
-                for spec in self._specs().entries
+                for spec in self.specs().entries
             )
         )
 
@@ -139,26 +139,36 @@ class MdevDriver(driver.DriverBase):
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        holders, made = allocation.holders(self), mdev.devices()
-        kept = mdev_handles.kept(self.journal)
-        for parent in mdev_types.parents():
-            try:
-                offered = self._parent(parent)
-            except (OSError, ValueError, exception.DeviceError) as err:
-                yield choosing.finding_of(f'mdev parent {parent}', err)
-                continue
-            if offered is None:
-                continue
-            _, types = offered
-            text = ', '.join(f'{t.name}: {t.available} more' for t in types)
-            yield finding.Finding(f'mdev parent {parent}', 'ok', text)
-            for each in made:
-                if (
-                    each.parent != parent
-                    or holders.of_mdev(each.uuid)
-                    or each.uuid in kept
-                ):
-                    continue
+        holders, kept = (
+            allocation.holders(self),
+            mdev_handles.kept(self.journal),
+        )
+        unknown = [
+            each
+            for each in mdev.devices()
+            if not holders.of_mdev(each.uuid) and each.uuid not in kept
+        ]
+        return choosing.findings(
+            mdev_types.parents(),
+            'mdev parent {}'.format,
+            lambda parent: self._findings(parent, unknown),
+        )
+
+    def _findings(
+        self, parent: str, unknown: list[mdev.Mdev]
+    ) -> Iterator[finding.Finding]:
+        """Report a parent.
+
+        :param unknown: the mediated devices that no VAN has
+        """
+        offered = self._parent(parent)
+        if offered is None:
+            return
+        _, types = offered
+        text = ', '.join(f'{t.name}: {t.available} more' for t in types)
+        yield finding.Finding(f'mdev parent {parent}', finding.OK, text)
+        for each in unknown:
+            if each.parent == parent:
                 yield finding.Finding(
                     f'mdev {each.uuid}',
                     finding.OK
@@ -222,7 +232,7 @@ class MdevDriver(driver.DriverBase):
 
         :returns: None if none is
         """
-        spec = self._specs().find_parent(parent)
+        spec = self.specs().find_parent(parent)
         if spec is None or not spec_parts.offers(spec, spec_parts.Part.MDEV):
             return None
         types = [
@@ -282,20 +292,12 @@ class MdevDriver(driver.DriverBase):
         instance_info: objects.InstanceInfo,
     ) -> None:
         wanted = van.handle or request.handle
-        if van.handle is not None and isinstance(wanted, objects.MdevHandle):
-            # After a reboot the parent may appear only once a service of its
-            # vendor has started.
-            path = mdev.parent_directory(wanted.parent)
-            waiting.until(
-                lambda: os.path.isdir(path),
-                CONF.os_acc.device_timeout,
-                f'mdev parent {wanted.parent} to come back',
-                'mdev',
-            )
         if wanted is None:
             self._choose(van, request)
             return
         wanted = objects.MdevHandle.cast(wanted, f'driver {self.name!r}')
+        if van.handle is not None:
+            mdev_handles.wait_for_parent(wanted)
         self._make(van, wanted)
 
     def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
@@ -307,7 +309,7 @@ class MdevDriver(driver.DriverBase):
             wanted = mdev_handles.mdev_of(handle)
             limit = None
             if van.device is None:
-                spec = self._specs().check_mdev(wanted.parent, wanted.type)
+                spec = self.specs().check_mdev(wanted.parent, wanted.type)
                 limit = spec.max_instances
             # Otherwise the VAN already has it, and keeps it.
             there = mdev.find(wanted.uuid)
@@ -341,7 +343,7 @@ class MdevDriver(driver.DriverBase):
             else:
                 mdev_handles.hold(wanted)
             if van.live_migratable is None:
-                known = self._specs().known_parent(wanted.parent)
+                known = self.specs().known_parent(wanted.parent)
                 van.live_migratable = (
                     known is None or known.live_migratable is not False
                 ) and migratable.mediated(van, wanted)
@@ -372,7 +374,7 @@ class MdevDriver(driver.DriverBase):
             lambda handle: self._make(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
-            pci_functions.refused(self, self._specs(), request),
+            pci_functions.refused(self, self.specs(), request),
         )
 
     def _serving(
@@ -402,17 +404,8 @@ class MdevDriver(driver.DriverBase):
     def is_intact(self, van: objects.VAN) -> bool:
         return mdev_handles.is_there(van.handle)
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if isinstance(van.handle, objects.MdevHandle) and not self.is_anothers(
-            van
-        ):
-            mdev_handles.release(van, van.handle)
-
-    @staticmethod
-    def _specs() -> device_spec.Specs:
-        return device_spec.load(CONF)
+    def undo(self, van: objects.VAN) -> None:
+        mdev_handles.undo(van)
 
 
 def _status(uuid: str, holders: allocated.Holders) -> str:

@@ -92,11 +92,7 @@ def wait_for_parent(handle: objects.MdevHandle) -> None:
 
 
 def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
-    """Check that a VAN can take a mediated device that exists already.
-
-    :raises DeviceBusy: if the UUID names a device of another type or parent,
-        or a guest has it
-    """
+    """Check that a VAN can take a mediated device that exists already."""
     mdev.check_same(there, wanted)
     from os_acc.privileged import device_users
 
@@ -143,21 +139,13 @@ def create(van: objects.VAN, wanted: mdev.Mdev, kept: bool) -> None:
 
 
 def undo(van: objects.VAN) -> None:
-    """Undo an attempt to make the mediated device of a VAN, or to take one.
-
-    :raises: as release()
-    """
-    if isinstance(van.handle, objects.MdevHandle):
-        release(van, van.handle)
-
-
-def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """Release the mediated device of a VAN; remove it if os-acc made it.
 
-    :raises DeviceBusy: if a guest still has it open
-    :raises DeviceError: if the privileged half has no record of making it
+    Does nothing if the VAN has none.
     """
-    wanted = mdev_of(handle)
+    if not isinstance(van.handle, objects.MdevHandle):
+        return
+    wanted = mdev_of(van.handle)
     if mdev.find(wanted.uuid) not in (None, wanted):
         # Another device has the UUID by now.
         return
@@ -243,9 +231,6 @@ def check_room(wanted: mdev.Mdev, limit: int | None) -> None:
     """Check that a card may have one more mediated device of a type.
 
     :param limit: max_instances of its entry of device_spec
-    :raises DeviceNotFound: if the parent lacks the type
-    :raises DeviceBusy: if the card has no room for it, or has max_instances of
-        it already
     """
     kind = mdev_types.type_of(wanted.parent, wanted.type)
     is_pci = pci.is_address(wanted.parent)

@@ -9,7 +9,6 @@ Claims for what is the same for all PCI functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import itertools
@@ -102,12 +101,7 @@ class Claims:
 
     def get_devices(self) -> list[objects.Device]:
         """Report the PCI functions. See DriverBase.get_devices()."""
-        return pci_inventory.devices(
-            self._driver,
-            self._specs(),
-            self._driver.config.bind,
-            allocation.holders(self._driver),
-        )
+        return pci_inventory.devices(self._driver, self._specs())
 
     def claim(
         self,
@@ -123,10 +117,6 @@ class Claims:
         changes nothing else: bind() does that.
 
         :param for_host: whether a service of the host itself gets it
-        :raises UnsupportedHandle: if the request's handle is not a PCIHandle
-        :raises DeviceNotFound: if there is no such function
-        :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
-            cannot be taken
         """
         if van.handle is not None:
             taking.take_again(self._driver, self._specs(), van, request)
@@ -151,16 +141,12 @@ class Claims:
         :param order: sort key of the addresses, lowest first
         :param leave_out: whether not to try an address, asked when it is its
             turn
-        :param for_host: as for claim()
-        :raises: as choosing.choose()
         """
         unreadable: dict[str, Exception] = {}
         parents: dict[str, str] = {}
-        addresses: Iterable[str] = self._candidates(
-            request, unreadable, parents
-        )
+        addresses = self._candidates(request, unreadable, parents)
         if order is not None:
-            addresses = choosing.ranked(addresses, order)
+            addresses = iter(choosing.ranked(addresses, order))
         failed: set[str | None] = set()  # PFs whose VFs cannot be made
 
         def parts(address: str) -> Sequence[objects.PCIHandle]:
@@ -201,10 +187,7 @@ class Claims:
     def check_request(
         self, request: objects.AcceleratorRequest, handle: objects.AttachHandle
     ) -> None:
-        """Check that a free function may serve a request.
-
-        See DriverBase.check_request().
-        """
+        """See DriverBase.check_request()."""
         taker = f'driver {self._driver.name!r}'
         address = objects.PCIHandle.cast(handle, taker).address
         function = pci.find(address)
@@ -256,23 +239,13 @@ class Claims:
         if van.handle is None or release.BIND not in van.driver_data:
             return True  # an older version of os-acc noted nothing
         own = allocation.address_of(van)
-        return taking.as_before(
-            own, van.device or own
-        ) is not None and all(
-            taking.is_intact(address, data)
-            for address, data in (
-                (own, van.driver_data),
-                *companions.own(self._driver, van).items(),
-            )
-        )
+        if taking.as_before(own, van.device or own) is None:
+            return False
+        found = {own: van.driver_data, **companions.own(self._driver, van)}
+        return all(taking.is_intact(*each) for each in found.items())
 
     def give_back(self, van: objects.VAN) -> None:
-        """Clean and give back what a VAN has, and remove VFs made for it.
-
-        :raises CleaningFailed: if it could not be cleaned
-        :raises DeviceError, Timeout: if its driver could not be bound again,
-            or the VFs could not be removed
-        """
+        """Clean and give back what a VAN has, and remove VFs made for it."""
         if van.handle is None:
             return
         if release.BIND in van.driver_data:
@@ -304,7 +277,6 @@ class Claims:
     ) -> None:
         """Take a function that no VAN has.
 
-        :param for_host: as for claim()
         :param parent: if the function was chosen: the PF whose VF it is to
             be, or its own address; None: the request names the function
         """

@@ -231,9 +231,7 @@ def take_again(
                 if van.boot_id != sysfs.boot_id():
                     data.pop(release.DRIVER_BEFORE, None)
                 data |= before(driver, van, function, spec, bind)
-            data |= companions_before(
-                driver, specs, van, function, spec, bind
-            )
+            data |= companions_before(driver, specs, van, function, spec, bind)
             van.live_migratable = unknown_or_no(function, spec, bind)
             van.driver_data = data | port.state(function, request, data)
             van.save()

@@ -27,6 +27,7 @@ from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import migratable
@@ -50,7 +51,7 @@ TYPE = 'vgpu_type'  # the id of the vGPU type, saved before it is set
 PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 
 
-class NvidiaVGPUDriver(driver.DriverBase):
+class NvidiaVGPUDriver(base.Driver):
     cleans = True
     handle_types = ('PCIHandle',)
     moves = driver.LIVE
@@ -62,22 +63,15 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return False
         entries = [
             spec
-            for spec in device_spec.load(CONF).entries
+            for spec in self.specs().entries
             if spec.nvme_of is None
+            and vgpu_report.resource_class(spec) == request.resource_class
         ]
-        wanted = request.resource_class
-        if any(
-            spec.vgpu_type and vgpu_report.resource_class(spec) == wanted
-            for spec in entries
-        ):
+        if any(spec.vgpu_type for spec in entries):
             return True
         # Entries without vgpu_type also name functions that are not vGPUs.
-        return any(
-            spec_parts.offers_vgpus(spec)
-            and vgpu_report.resource_class(spec) == wanted
-            for spec in entries
-        ) and any(
-            vgpu_report.resource_class(spec) == wanted
+        return any(map(spec_parts.offers_vgpus, entries)) and any(
+            vgpu_report.resource_class(spec) == request.resource_class
             for _, spec in self._offered()
         )
 
@@ -125,15 +119,14 @@ class NvidiaVGPUDriver(driver.DriverBase):
             traits=vgpu_report.traits(spec),
         )
 
-    @staticmethod
     def _functions(
-        unreadable: dict[str, Exception] | None = None,
+        self, unreadable: dict[str, Exception] | None = None
     ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
         """The VFs of NVIDIA's drivers that device_spec names.
 
         :param unreadable: gets the error of each that cannot be read
         """
-        specs = device_spec.load(CONF)
+        specs = self.specs()
         for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
             # nvidia, and the upstream kernel's nvidia-vgpu-vfio
             if not driver_name.startswith('nvidia'):
@@ -215,7 +208,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
 
     def _claim(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         function = pci.get(handle.address)
-        spec = device_spec.load(CONF).check(function)
+        spec = self.specs().check(function)
         # The type of one VF changes which types the other VFs can have.
         with self.lock(function.parent):
             number, preset = self._check_available(van, function, spec)
@@ -266,10 +259,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         card = vgpu_cards.Card.read(pci.get(function.parent))
         allocation.check(
             vgpu_availability.vgpu_obstacles(
-                function,
-                spec,
-                allocation.holders(self, van),
-                card,
+                function, spec, allocation.holders(self, van), card
             )
         )
         allocation.check_open(
@@ -307,8 +297,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         with self.lock(van.device or address):
             function = pci.get(address)
             spec = dataclasses.replace(
-                device_spec.load_for_vans(CONF).held(function),
-                vgpu_type=str(number),
+                self.specs().held(function), vgpu_type=str(number)
             )
             _, done = self._check_available(van, function, spec)
             if not done:
@@ -342,11 +331,11 @@ class NvidiaVGPUDriver(driver.DriverBase):
             choosing.ranked(fits, lambda vf: not vgpu.current(vf)),
             lambda vf: [objects.PCIHandle(address=vf)],
             lambda handle: self._claim(van, handle),
-            lambda: self._undo(van),
+            lambda: self.undo(van),
             'device_spec offers no such VF of this host',
             itertools.chain(
                 unreadable.values(),
-                pci_functions.refused(self, device_spec.load(CONF), request),
+                pci_functions.refused(self, self.specs(), request),
             ),
         )
 
@@ -356,14 +345,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return True
         return _is_back(allocation.address_of(van), int(van.driver_data[TYPE]))
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if not self.is_anothers(van):
-            self._undo(van)
-
-    @staticmethod
-    def _undo(van: objects.VAN) -> None:
+    def undo(self, van: objects.VAN) -> None:
         """Clear the vGPU type of a VAN's VF, if os-acc has set it."""
         if van.handle is None or TYPE not in van.driver_data:
             return
