@@ -9,18 +9,17 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import driver
 from os_acc import finding
 from os_acc import objects
 from os_acc.claims import of_handle
+from os_acc.drivers import base
 from os_acc.kinds.devfile.driver import claim
-from os_acc.kinds.devfile.driver import files
 from os_acc.kinds.devfile.driver import report
 
 CONF = cfg.CONF
 
 
-class DevfileDriver(driver.DriverBase):
+class DevfileDriver(base.Driver):
     cleans = True
     handle_types = ('DeviceFileHandle',)
 
@@ -33,21 +32,21 @@ class DevfileDriver(driver.DriverBase):
             )
         wanted = request.resource_class
         return wanted is not None and (
-            wanted.startswith(files.PREFIX)
+            wanted.startswith(claim.PREFIX)
             or any(
                 spec.resource_class == wanted and spec.devices
-                for spec in claim.specs().entries
+                for spec in self.specs().entries
             )
         )
 
     def get_devices(self) -> list[objects.Device]:
-        return report.devices(self, claim.specs())
+        return report.devices(self, self.specs())
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        return report.show(self, address, claim.specs())
+        return report.show(self, address, self.specs())
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        return report.findings(self, claim.specs())
+        return report.findings(self, self.specs())
 
     def prepareVAN(
         self,
@@ -70,13 +69,10 @@ class DevfileDriver(driver.DriverBase):
         request: objects.AcceleratorRequest,
         handle: objects.AttachHandle,
     ) -> None:
-        claim.check_request(handle)
+        claim.check_request(handle, self.specs())
 
     def is_intact(self, van: objects.VAN) -> bool:
-        return claim.is_intact(van)
+        return claim.is_intact(van, self.specs())
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if not self.is_anothers(van):
-            claim.give_back(van, CONF.os_acc.release_timeout)
+    def undo(self, van: objects.VAN) -> None:
+        claim.give_back(van, CONF.os_acc.release_timeout)

@@ -9,7 +9,6 @@ import itertools
 from typing import Any
 
 from os_acc import driver as driver_base
-from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.availability import functions as availability
@@ -20,7 +19,7 @@ from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
-from os_acc.kinds.devfile.driver import files
+from os_acc.kinds.devfile.driver import claim
 from os_acc.spec import device_spec
 
 Category = availability.Category
@@ -58,14 +57,12 @@ class _View:
         )
 
     def device(self, found: file_groups.Accelerator) -> objects.Device:
-        kind = files.kind_of(found)
         return inventory.device(
             found.name,
             self._driver,
             self._handles(found),
             function=file_groups.function_of(found),
-            resource_class=kind.resource_class,
-            traits=list(kind.traits),
+            names=claim.kind_of(found),
         )
 
     def _handles(
@@ -77,7 +74,7 @@ class _View:
             holder = held[0] if held else None
             return [
                 inventory.handle(
-                    files.handle_of(found, None), obstacles, holder
+                    claim.handle_of(found, None), obstacles, holder
                 )
             ]
         by_share = {
@@ -92,7 +89,7 @@ class _View:
         ]
         return [
             inventory.handle(
-                files.handle_of(found, share), obstacles, by_share.get(share)
+                claim.handle_of(found, share), obstacles, by_share.get(share)
             )
             for share in shares
         ]
@@ -153,17 +150,17 @@ def findings(
     driver: driver_base.DriverBase, specs: device_spec.Specs
 ) -> Iterator[finding.Finding]:
     """See ExtensionBase.diagnose."""
-    entries = [each for each in specs.entries if each.devices]
-    if not entries:
+    if not any(each.devices for each in specs.entries):
         return
     view = _View(driver)
-    found = file_groups.read(specs)
-    for each in found:
-        subject = f'device file {each.path}'
-        try:
-            verdict, text, advice = _status(each, view)
-        except (OSError, ValueError, exception.DeviceError) as err:
-            yield choosing.finding_of(subject, err)
-        else:
-            text = f'{each.name}: {text}'
-            yield finding.Finding(subject, verdict, text, advice)
+
+    def look(found: file_groups.Accelerator) -> Iterator[finding.Finding]:
+        verdict, text, advice = _status(found, view)
+        text = f'{found.name}: {text}'
+        yield finding.Finding(
+            file_availability.label(found), verdict, text, advice
+        )
+
+    yield from choosing.findings(
+        file_groups.read(specs), file_availability.label, look
+    )

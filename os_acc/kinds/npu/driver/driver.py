@@ -12,12 +12,12 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import driver
 from os_acc import finding
 from os_acc import log
 from os_acc import objects
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import pci_functions
@@ -27,7 +27,6 @@ from os_acc.kinds.npu import facts as npu_facts
 from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
 from os_acc.kinds.npu.driver import report
-from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
@@ -36,18 +35,21 @@ CONF = cfg.CONF
 _SETTINGS = 'settings'
 
 
-class NPUDriver(driver.DriverBase):
+class NPUDriver(base.Driver):
     cleans = True
     handle_types = ('DeviceFileHandle',)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        return choosing.is_for_kind(request, npu_entry.KEY, self._specs())
+        return choosing.is_for_kind(request, npu_entry.KEY, self.specs())
 
     def get_devices(self) -> list[objects.Device]:
-        holders, specs = allocation.holders(self), self._specs()
+        holders, specs = allocation.holders(self), self.specs()
+        unreadable: dict[str, Exception] = {}
+        # Also those that cannot be read
+        named = sorted({*report.named(specs, unreadable), *unreadable})
         return choosing.report(
             self,
-            self._named(specs),
+            named,
             lambda address: report.device(self.name, address, specs, holders),
         )
 
@@ -55,10 +57,10 @@ class NPUDriver(driver.DriverBase):
         """Show an NPU by the address of its PCI function."""
         if not pci.is_address(address):
             return None
-        return report.shown(address, self._specs(), allocation.holders(self))
+        return report.shown(address, self.specs(), allocation.holders(self))
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        yield from report.findings(self._specs(), allocation.holders(self))
+        yield from report.findings(self.specs(), allocation.holders(self))
 
     def prepareVAN(
         self,
@@ -76,16 +78,11 @@ class NPUDriver(driver.DriverBase):
         else:
             self._choose(van, request)
 
-    def _named(self, specs: device_spec.Specs) -> list[str]:
-        """The NPUs that entries name, also those that cannot be read."""
-        unreadable: dict[str, Exception] = {}
-        return sorted({*report.named(specs, unreadable), *unreadable})
-
     def _choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first NPU that is free and as requested."""
-        specs = self._specs()
+        specs = self.specs()
 
         def serving(address: str) -> Iterator[str]:
             there = pci_functions.offered(address, specs, npu_entry.KEY)
@@ -102,7 +99,7 @@ class NPUDriver(driver.DriverBase):
             report.named(specs),
             serving,
             lambda address: self._take(van, address),
-            lambda: self._undo(van),
+            lambda: self.undo(van),
             'device_spec offers no such NPU on this host',
             pci_functions.refused(self, specs, request),
         )
@@ -111,7 +108,7 @@ class NPUDriver(driver.DriverBase):
         """Take an NPU that the VAN does not have yet."""
         with self.lock(address):
             function = pci.get(address)
-            spec = self._specs().find(function)
+            spec = self.specs().find(function)
             with allocation.shared_locks(self, function, spec):
                 settings = npu_rules.settings_of(spec)
                 allocation.check(
@@ -179,14 +176,7 @@ class NPUDriver(driver.DriverBase):
             for each in nodes
         )
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if not self.is_anothers(van):
-            self._undo(van)
-
-    @staticmethod
-    def _undo(van: objects.VAN) -> None:
+    def undo(self, van: objects.VAN) -> None:
         """Let the privileged half reset the NPU and give it back."""
         if not isinstance(van.handle, objects.DeviceFileHandle):
             return
@@ -201,14 +191,10 @@ class NPUDriver(driver.DriverBase):
             CONF.os_acc.release_timeout,
             CONF.os_acc.device_timeout,
         )
-        logger = log.about(LOG, van.instance_uuid, van.uuid)
-        for each in left:
-            logger.warning('%s', each)
-        logger.info('NPU %s is returned to the host', address)
-
-    @staticmethod
-    def _specs() -> device_spec.Specs:
-        return device_spec.load_for_vans(CONF)
+        given_files.warn(van, left)
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'NPU %s is returned to the host', address
+        )
 
 
 def _settings(van: objects.VAN) -> npu_entry.Npu | None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.claims import allocated
@@ -71,7 +70,6 @@ def device(
     if holder is None and not made.files:
         return None
     settings = npu_rules.settings_of(spec)
-    kind = kind_of(function, spec)
     return inventory.device(
         address,
         driver,
@@ -83,8 +81,7 @@ def device(
             )
         ],
         function=function,
-        traits=list(kind.traits),
-        resource_class=kind.resource_class,
+        names=kind_of(function, spec),
     )
 
 
@@ -136,30 +133,23 @@ def findings(
 
     doctor.entries says why an entry offers none.
     """
-    unreadable: dict[str, Exception] = {}
-    for address in named(specs, unreadable):
-        subject = npu_rules.label(address)
-        try:
-            there = pci_functions.offered(address, specs, npu_entry.KEY)
-            if there is not None and npu_facts.files_of(address):
-                yield _finding(subject, *there, holders)
-        except (OSError, ValueError, exception.DeviceError) as err:
-            yield choosing.finding_of(subject, err)
 
-
-def _finding(
-    subject: str,
-    function: pci.Function,
-    spec: device_spec.Spec,
-    holders: allocated.Holders,
-) -> finding.Finding:
-    settings = npu_rules.settings_of(spec)
-    for each in npu_rules.obstacles(function, settings, holders):
-        return finding.Finding(
-            subject, finding.WARNING, each.text, each.remedy
+    def look(address: str) -> Iterator[finding.Finding]:
+        there = pci_functions.offered(address, specs, npu_entry.KEY)
+        files = npu_facts.shown(npu_facts.files_of(address))
+        if there is None or not files:
+            return
+        function, spec = there
+        subject, settings = (
+            npu_rules.label(address),
+            npu_rules.settings_of(spec),
         )
-    paths = [
-        each.path
-        for each in npu_facts.shown(npu_facts.files_of(function.address))
-    ]
-    return finding.Finding(subject, finding.OK, ', '.join(paths))
+        for each in npu_rules.obstacles(function, settings, holders):
+            yield finding.Finding(
+                subject, finding.WARNING, each.text, each.remedy
+            )
+            return
+        paths = ', '.join(each.path for each in files)
+        yield finding.Finding(subject, finding.OK, paths)
+
+    return choosing.findings(named(specs), npu_rules.label, look)

@@ -190,9 +190,8 @@ class _View:
             self.driver,
             handles,
             function=function,
+            names=kind,
             numa_node=self.nodes[bus],
-            resource_class=kind.resource_class,
-            traits=list(kind.traits),
         )
 
 

@@ -61,17 +61,18 @@ class NvidiaVGPUDriver(base.Driver):
             return vgpu.is_vgpu_function(request.handle.address)
         if request.handle is not None:
             return False
+        wanted = request.resource_class
         entries = [
             spec
             for spec in self.specs().entries
             if spec.nvme_of is None
-            and vgpu_report.resource_class(spec) == request.resource_class
+            and vgpu_report.names(spec).resource_class == wanted
         ]
         if any(spec.vgpu_type for spec in entries):
             return True
         # Entries without vgpu_type also name functions that are not vGPUs.
         return any(map(spec_parts.offers_vgpus, entries)) and any(
-            vgpu_report.resource_class(spec) == request.resource_class
+            vgpu_report.names(spec).resource_class == wanted
             for _, spec in self._offered()
         )
 
@@ -115,8 +116,7 @@ class NvidiaVGPUDriver(base.Driver):
                 vfs, spec, vgpu_cards.Card.read(card), holders
             ),
             function=card,
-            resource_class=vgpu_report.resource_class(spec),
-            traits=vgpu_report.traits(spec),
+            names=vgpu_report.names(spec),
         )
 
     def _functions(
@@ -320,9 +320,7 @@ class NvidiaVGPUDriver(base.Driver):
         fits = [
             function.address
             for function, spec in self._offered(unreadable)
-            if inventory.Names(
-                vgpu_report.resource_class(spec), vgpu_report.traits(spec)
-            ).serves(request)
+            if vgpu_report.names(spec).serves(request)
         ]
         choosing.choose(
             van,
