@@ -84,7 +84,6 @@ def users(wwn: str, reachable: bool = True) -> list[str]:
     :param reachable: see users_of()
     :returns: a clause for each process, and for each block device that
         somebody has opened exclusively
-    :raises PrivilegeError: see open_files
     """
     snapshot = host_use.Snapshot.read()
     names = [

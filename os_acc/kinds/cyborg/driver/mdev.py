@@ -28,11 +28,6 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
 
     If it does not exist yet, the VAN's driver_data notes that os-acc has to
     remove it later. The caller saves the VAN.
-
-    :raises DeviceNotFound: if the parent or the type does not exist, or
-        device_spec does not name the parent
-    :raises DeviceBusy: if no capacity is left, the UUID names a device of
-        another type or parent, or a guest has it
     """
     wanted, limit = mdev_handles.mdev_of(handle), None
     if van.device is None:
@@ -56,9 +51,6 @@ def make(
     """Have a mediated device created, unless it exists.
 
     :param create: asks Cyborg to create it; raises CallFailed
-    :raises DeviceBusy: as check()
-    :raises DeviceError: if Cyborg could not create it
-    :raises Timeout: if it did not appear within device_timeout
     """
     wanted = mdev_handles.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:

@@ -70,7 +70,6 @@ class Process:
     """One helper process: the leader of a process group, and a socket to it.
 
     :param python: the path of the Python interpreter
-    :raises HelperError: if it does not start
     """
 
     def __init__(self, python: str) -> None:
@@ -177,10 +176,7 @@ class Process:
         )
 
     def _line(self, deadline: Deadline) -> bytes:
-        """Receive one line.
-
-        :raises _BadAnswer: if it does not end, or more than it was received
-        """
+        """Receive one line."""
         received = bytearray()
         while True:
             self._socket.settimeout(deadline.left)
@@ -281,7 +277,6 @@ def _read_answer(line: bytes, number: int) -> dict[str, Any]:
     """Read an answer, as helper.__main__ describes it.
 
     :param number: the id of the request
-    :raises _BadAnswer: if the line is not an answer to this request
     """
     try:
         answer = json.loads(line)

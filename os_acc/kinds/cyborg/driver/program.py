@@ -45,14 +45,6 @@ def program(
     :param report: called during the work, see DriverBase.program_device
     :param van: the VAN that needs it; None: the administrator
     :returns: False if the device already held the bitstream
-    :raises DeviceBusy: if others use the device with another function, or a
-        guest or another process has it open
-    :raises DeviceInUseByHost: if the host uses it
-    :raises DeviceNotFound: if none of Cyborg's drivers has the device, or
-        device_spec does not offer it
-    :raises BitstreamError: if the bitstream is unavailable
-    :raises DeviceError: if the programming failed, or the device reports
-        another function afterwards
     """
     with bitstreams.fetched(bitstream, function_id, None, report) as file:
         wanted = programming.Wanted(
@@ -142,10 +134,7 @@ def _verify(
     before: cyborg_listing.Found,
     function_id: str | None,
 ) -> None:
-    """Discover a device again after it was programmed, and check it.
-
-    :raises DeviceError: if it is gone or reports another function
-    """
+    """Discover a device again after it was programmed, and check it."""
     there, errors = source.discover()
     for now in there:
         if (now.address, now.cyborg_driver) == (
@@ -239,9 +228,6 @@ def put_function(
 
     The VAN is saved with its handle. The caller does not hold the device's
     lock, because this can take as long as Cyborg's driver programs.
-
-    :raises DeviceError: if the programming failed
-    :raises Timeout: if others programmed the device longer than they may
     """
     slot = slot_of(driver, source, found)
     if slot.chip is not None:

@@ -60,8 +60,6 @@ class Source:
         """Return the first device that matches; discover again if none does.
 
         :param wanted: what is looked for, for the error message
-        :raises DeviceNotFound: if there is none
-        :raises DiscoveryFailed: as find()
         """
         for fresh in (False, True):
             for found in self.find(matches, fresh):
@@ -83,7 +81,6 @@ class Source:
         """Have Cyborg's drivers discover their devices now.
 
         :returns: the devices, and the errors of the drivers that failed
-        :raises HelperError, Timeout: if the helper process fails
         """
         return cyborg_listing.read(
             self.call(
@@ -92,11 +89,7 @@ class Source:
         )
 
     def create_mdev(self, handle: objects.MdevHandle) -> None:
-        """Have Cyborg create a mediated device.
-
-        :raises CallFailed: if Cyborg could not; it has the errno
-        :raises HelperError, Timeout: if the helper process fails
-        """
+        """Have Cyborg create a mediated device."""
         self.call(
             'create_mdev',
             self.config.timeout,

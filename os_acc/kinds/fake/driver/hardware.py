@@ -62,7 +62,6 @@ class FakeDevice:
         """Read NAME:TYPE:HANDLES[:PROGRAMMING].
 
         :param number: the device's index in the option; its PCI bus number
-        :raises InvalidRequest: if the text has another form
         """
         match = _DEVICE.fullmatch(text)
         if match is None or int(match['count']) > 256:
@@ -135,10 +134,7 @@ class Hardware:
         )
 
     def take(self, handle: str, van_uuid: str, instance_uuid: str) -> None:
-        """Start the use of a handle. Does nothing if the VAN has it already.
-
-        :raises DeviceBusy: if another VAN has it
-        """
+        """Start the use of a handle. Does nothing if the VAN has it already."""
         mine = {'van': van_uuid, 'instance': instance_uuid}
         state_files.make_directory(self.path)
         # Written under another name, then linked: nobody reads half a file.

@@ -31,6 +31,7 @@ from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kinds.fpga.driver import slots as fpga_slots
 from os_acc.kinds.pci.driver import claim
+from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
@@ -98,7 +99,7 @@ class FPGADriver(base.Driver):
             return []
         return [
             made
-            for each in self._claims.get_devices()
+            for each in pci_inventory.devices(self, self.specs())
             for made in choosing.report(
                 self,
                 [each.address],
@@ -386,8 +387,10 @@ class FPGADriver(base.Driver):
         """
         region = van.driver_data.get(programming.REGION)
         parent = pci.find(van.device) if van.device is not None else None
-        spec = self.specs().held(parent) if parent is not None else None
-        if region is None or parent is None or spec is None:
+        if region is None or parent is None:
+            return None
+        spec = self.specs().held(parent)
+        if not spec.programmer:
             return None
         return fpga_slots.Slots(self, parent, spec).of_region(region)
 

@@ -40,11 +40,7 @@ class Programmable(device_spec.Specs):
         return spec
 
     def check_held(self, function: pci.Function) -> device_spec.Spec:
-        """The entry for a device that a VAN has already. See held().
-
-        :raises DeviceNotFound: if no entry says any more how the device is
-            programmed
-        """
+        """The entry for a device that a VAN has already. See held()."""
         spec = self.held(function)
         return spec if spec.programmer else self.check(function)
 

@@ -28,7 +28,6 @@ from os_acc.kernel import pci
 from os_acc.kernel import reset
 from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import companions
-from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import port
 from os_acc.kinds.pci.driver import release
 from os_acc.kinds.pci.driver import taking
@@ -98,10 +97,6 @@ class Claims:
     ) -> None:
         self._driver = driver
         self._specs = specs
-
-    def get_devices(self) -> list[objects.Device]:
-        """Report the PCI functions. See DriverBase.get_devices()."""
-        return pci_inventory.devices(self._driver, self._specs())
 
     def claim(
         self,
@@ -255,10 +250,6 @@ class Claims:
                 between.stays(self._driver, van, self._specs),
             )
         pci_vfs.remove(self._driver, van)
-
-    def free(self, address: str) -> list[str]:
-        """Free a function that no VAN has: see DriverBase.free_device()."""
-        return between.free(self._driver, self._specs(), address)
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""

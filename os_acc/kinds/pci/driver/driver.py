@@ -19,7 +19,9 @@ from os_acc.drivers import allocation
 from os_acc.drivers import base
 from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
+from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import claim
+from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.spec import parts as spec_parts
 
@@ -53,7 +55,7 @@ class PCIDriver(base.Driver):
         )
 
     def get_devices(self) -> list[objects.Device]:
-        return self._claims.get_devices()
+        return pci_inventory.devices(self, self.specs())
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         return pci_report.show(self, address, self.specs())
@@ -62,7 +64,7 @@ class PCIDriver(base.Driver):
         return pci_report.findings(self, self.specs())
 
     def free_device(self, address: str) -> list[str]:
-        return self._claims.free(address)
+        return between.free(self, self.specs(), address)
 
     def check_request(
         self,

@@ -70,10 +70,10 @@ def before(
         release.IDS: function.ids,
         release.RESET: spec.reset or driver.config.reset,
     }
+    if bind in release.BOUND_BY_OS_ACC and function.driver is not None:
+        data[release.DRIVER_BEFORE] = function.driver
     if bind == device_spec.BIND_HOST:
         data[release.HOST_DRIVER] = str(spec.host_driver)
-        if function.driver is not None:
-            data[release.DRIVER_BEFORE] = function.driver
         return data
     if spec.command_empties:
         data[release.COMMAND_EMPTIES] = 'yes'
@@ -83,8 +83,6 @@ def before(
         data[release.VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
     if bind == device_spec.BIND_OS_ACC:
         data[release.VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
-        if function.driver is not None:
-            data[release.DRIVER_BEFORE] = function.driver
         # Another VAN of the instance has bound it to VFIO.
         taken = companions.record_of(driver, van, function)
         if taken is not None and vfio.is_bound(function):
@@ -108,8 +106,6 @@ def companions_before(
     VAN stayed.
 
     :returns: for driver_data
-    :raises DeviceBusy: if somebody has one of them open
-    :raises DeviceNotFound: if device_spec denies one of them
     """
     known = companions.own(driver, van)
     wanted = {
@@ -156,15 +152,25 @@ def take(
     """Bind functions of a VAN to VFIO.
 
     :param wanted: by address what before() and companions_before() gave
-    :raises: as privileged.pci.take
     """
     requests = driver.requests_of(van.instance_uuid)
     siblings = allocation.functions_of(requests) | {
         allocation.address_of(van),
         *wanted,
     }
-    for each, data in wanted.items():
-        _take(van, each, data, siblings)
+    from os_acc.privileged.pci import functions as privileged
+
+    for address, data in wanted.items():
+        name = privileged.take(
+            address,
+            data[release.VFIO_DRIVER],
+            sorted(siblings - {address}),
+            van.instance_uuid,
+            CONF.os_acc.device_timeout,
+        )
+        log.about(LOG, van.instance_uuid, van.uuid).info(
+            'PCI function %s is bound to %s', address, name
+        )
     # It is known for certain only now that the module vfio is loaded.
     if not vfio.has_groups() and release.IOMMUFD not in van.driver_data:
         van.driver_data = {**van.driver_data, release.IOMMUFD: 'yes'}
@@ -180,10 +186,6 @@ def take_again(
     """Take the function that a VAN had: after a reboot, or if it was lost.
 
     :param specs: the entries of device_spec that are the driver's
-    :raises DeviceNotFound: if another function is at that address
-    :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
-        cannot be taken
-    :raises Timeout: if it does not come back
     """
     address = allocation.address_of(van)
     pf = van.device or address
@@ -250,41 +252,16 @@ def as_before(address: str, pf: str) -> pci.Function | None:
 
 
 def take_for_host(van: objects.VAN) -> None:
-    """Bind the function of a VAN to its host_driver.
-
-    :raises: as privileged.pci.take_for_host
-    """
+    """Bind the function of a VAN to its host_driver."""
     from os_acc.privileged.pci import functions as privileged
 
-    address, driver = (
-        allocation.address_of(van),
-        van.driver_data[release.HOST_DRIVER],
-    )
+    address = allocation.address_of(van)
+    driver = van.driver_data[release.HOST_DRIVER]
     privileged.take_for_host(
         address, driver, van.instance_uuid, CONF.os_acc.device_timeout
     )
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'PCI function %s is bound to %s', address, driver
-    )
-
-
-def _take(
-    van: objects.VAN,
-    address: str,
-    data: dict[str, str],
-    siblings: set[str],
-) -> None:
-    from os_acc.privileged.pci import functions as privileged
-
-    name = privileged.take(
-        address,
-        data[release.VFIO_DRIVER],
-        sorted(siblings - {address}),
-        van.instance_uuid,
-        CONF.os_acc.device_timeout,
-    )
-    log.about(LOG, van.instance_uuid, van.uuid).info(
-        'PCI function %s is bound to %s', address, name
     )
 
 
@@ -304,23 +281,17 @@ def is_intact(address: str, data: dict[str, str]) -> bool:
     return by_libvirt or vfio.is_bound(function)
 
 
-def may_migrate(
+def unknown_or_no(
     function: pci.Function, spec: device_spec.Spec, bind: str
-) -> bool:
-    """Whether it is worth asking if a guest can move live with a function.
+) -> bool | None:
+    """What live_migratable of a VAN is before the kernel is asked.
 
     device_spec can forbid it, and the data of a drive stays behind. What
     libvirt binds is bound only when the guest starts: it cannot be asked.
     """
-    return (
+    may_migrate = (
         bind in (device_spec.BIND_OS_ACC, device_spec.BIND_NONE)
         and spec.live_migratable is not False
         and not storage.is_storage(function)
     )
-
-
-def unknown_or_no(
-    function: pci.Function, spec: device_spec.Spec, bind: str
-) -> bool | None:
-    """What live_migratable of a VAN is before the kernel is asked."""
-    return None if may_migrate(function, spec, bind) else False
+    return None if may_migrate else False
