@@ -17,6 +17,7 @@ from os_acc import exception
 from os_acc import loader
 from os_acc import objects
 from os_acc.drivers import choosing
+from os_acc.kernel import mdev_types
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu_config
 
@@ -343,3 +344,22 @@ class TestNotLoaded:
         assert loaded.lacking((), ()) == {}
         assert 'acme_sdk' in loaded.lacking((), {'acme'})['acme']
         assert 'acme_sdk' in loaded.lacking(['acme'], ())['acme']
+
+
+def test_the_doctor_goes_on_after_a_device_that_vanishes(
+    kernel, tmp_path, monkeypatch
+):
+    mdev_cards(kernel, tmp_path, monkeypatch)
+    os_acc.initialize()
+    real = mdev_types.types
+
+    def types(parent):
+        if parent == FIRST:
+            raise exception.DeviceNotFound(wanted=parent, reason='it is gone')
+        return real(parent)
+
+    monkeypatch.setattr(mdev_types, 'types', types)
+    driver = os_acc._host.extensions.drivers['mdev']
+    first, second = driver.diagnose()
+    assert 'it is gone' in first.text
+    assert (second.subject, second.verdict) == (f'mdev parent {SECOND}', 'ok')

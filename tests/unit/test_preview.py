@@ -324,6 +324,11 @@ def test_a_type_that_has_only_some_of_the_traits(here, tmp_path):
     assert previews.agrees(tmp_path, [devices.wanted('CUSTOM_TTY', two)])
 
 
+@pytest.mark.parametrize('number', [1, 2])
+def test_each_type_has_its_class(here, tmp_path, number):
+    previews.check(tmp_path, devices.wanted(f'CUSTOM_MDEV_MTTY_{number}'))
+
+
 def test_a_mediated_device_that_others_have_made(here, look):
     """A request without a handle gets a new one, and no other."""
     path = here.sys / 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'

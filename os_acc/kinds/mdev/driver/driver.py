@@ -29,6 +29,7 @@ from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles as mdev_handles
+from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -253,6 +254,14 @@ class MdevDriver(base.Driver):
         if function and function.base_class == pci.CLASS_DISPLAY:
             return str(resource_classes.VGPU)
         return type_trait(kind.name)
+
+    def serves(
+        self, request: objects.AcceleratorRequest, device: objects.Device
+    ) -> bool:
+        if device.health != device_objects.OK:
+            return super().serves(request, device)
+        # The report has the class of the first type only.
+        return any(self._serving(device.address, request, request.uuid))
 
     def check_request(
         self,
