@@ -32,7 +32,6 @@ def holders(
 ) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
-    :param driver: a driver, which is connected to the journal
     :param van: the VAN that wants something; None: any
     """
     rows = driver.handles()
@@ -194,10 +193,7 @@ def check(obstacles: Iterable[availability.Obstacle]) -> None:
 
 
 def check_open(device: str, users: Sequence[str]) -> None:
-    """Check that nobody has a device open.
-
-    :param users: as privileged.device_users has found them
-    """
+    """Check that nobody has a device open."""
     if users:
         check([availability.Obstacle.of(device, refusals.opened(users))])
 

@@ -230,10 +230,7 @@ def text_of(err: Exception) -> str:
 def ranked(
     devices: Iterable[_Device], rank: Callable[[_Device], int]
 ) -> list[_Device]:
-    """Sort devices; one whose rank cannot be read comes last.
-
-    :param rank: the sort key, the lowest first
-    """
+    """Sort devices; one whose rank cannot be read comes last."""
 
     def key(device: _Device) -> tuple[bool, int]:
         try:

@@ -59,7 +59,6 @@ def handle(
 
     :param obstacles: why it cannot, the most important one first. Only the
         first one is looked at; none: the handle is free
-    :param holder: the VAN that has or requests it
     """
     state, reason = device_objects.FREE, None
     if holder is not None:
@@ -90,7 +89,6 @@ def device(
 ) -> objects.Device:
     """Make a report of a device, and count its handles.
 
-    :param driver: the name of the driver that reports it
     :param function: the device, if it is a PCI function: gives the ids
     :param names: its resource class, unless that is unknown, and its traits
     :param values: other fields of objects.Device, in their canonical form
@@ -125,7 +123,6 @@ def failed(
 
     Its handles are those that VANs have.
 
-    :param driver: the driver that reports it
     :param reason: why it cannot be read: a clause with the file and the error
     :param values: other fields of objects.Device that are known
     """

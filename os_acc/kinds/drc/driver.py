@@ -227,7 +227,6 @@ def _check_group(
     No LPAR shows a slot that was plugged cold until the caller has built the
     LPAR, so the inventory alone is not enough.
 
-    :param holders: the VANs of this host
     :param instance_uuid: the instance that may have such slots; None: none
         may
     """

@@ -124,8 +124,6 @@ def siblings(
     there are further ones, which Cyborg's driver need not report, because a
     guest that has a PF of the chip may be able to program it. If the handle is
     a VF, they are the PFs of the chip; else all other functions of the chip.
-
-    :returns: the identities of the handles
     """
     for each in found.siblings(handle):
         yield each.identity

@@ -28,7 +28,6 @@ from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import choice as cyborg_choice
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 from os_acc.kinds.cyborg.driver import mdev as cyborg_mdev
-from os_acc.kinds.cyborg.driver import options as cyborg_options
 from os_acc.kinds.cyborg.driver import program as cyborg_program
 from os_acc.kinds.cyborg.driver import report as cyborg_report
 from os_acc.kinds.cyborg.driver import source as cyborg_source
@@ -43,7 +42,7 @@ CONF = cfg.CONF
 class CyborgDriver(base.Driver):
     """Gives out devices of Cyborg's drivers, with the checks of os-acc."""
 
-    CONFIG_OPTS = cyborg_options.OPTS
+    CONFIG_OPTS = cyborg_source.OPTS
     programs = True
     cleans = True
     handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')

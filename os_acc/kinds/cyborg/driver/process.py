@@ -67,10 +67,7 @@ class Deadline(NamedTuple):
 
 
 class Process:
-    """One helper process: the leader of a process group, and a socket to it.
-
-    :param python: the path of the Python interpreter
-    """
+    """A helper process: the leader of a process group, and a socket to it."""
 
     def __init__(self, python: str) -> None:
         self._python = python
@@ -130,7 +127,6 @@ class Process:
         After any error except CallFailed the process is no longer usable.
 
         :param what: what the method does, for error messages: an infinitive
-        :returns: the method's result
         :raises CallFailed: if the method raised an error
         :raises HelperError: if Cyborg or one of its drivers cannot be loaded,
             or the process died
@@ -219,8 +215,6 @@ class Helpers:
     kept for the next call.
 
     :param python: path of the interpreter; empty: that of this process
-    :param drivers: names of Cyborg's drivers
-    :param config_files: Cyborg's configuration files
     """
 
     def __init__(
@@ -274,10 +268,7 @@ class Helpers:
 
 
 def _read_answer(line: bytes, number: int) -> dict[str, Any]:
-    """Read an answer, as helper.__main__ describes it.
-
-    :param number: the id of the request
-    """
+    """Read an answer, as helper.__main__ describes it."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as err:

@@ -38,12 +38,7 @@ def devices(
     found: list[cyborg_listing.Found],
     holders: allocated.Holders,
 ) -> list[objects.Device]:
-    """Report the devices, with the checks of os-acc.
-
-    :param driver: os-acc's driver
-    :param found: what Cyborg's drivers discovered
-    :param holders: the VANs that have handles
-    """
+    """Report the devices, with the checks of os-acc."""
     snapshot = host_use.Snapshot.read()
     return [
         device
@@ -177,7 +172,7 @@ def _types(
         capacity = max(0, number - taken)
         kind = seen.get(name)
         if kind is not None:
-            left = room.left(pci.find(found.parent), kind, limit)
+            left = room.left(kind, limit)
             capacity = capacity if left is None else min(capacity, left)
         infos.append(
             objects.DeviceMdevTypeInfo(

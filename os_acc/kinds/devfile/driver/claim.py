@@ -57,14 +57,15 @@ def claim(
     _claim(driver, van, found, share)
 
 
-def claim_again(driver: base.Driver, van: objects.VAN) -> None:
+def claim_again(
+    driver: base.Driver, van: objects.VAN, handle: objects.DeviceFileHandle
+) -> None:
     """Give a VAN the same accelerator again: after a reboot, or if lost.
 
     The numbers of its files may differ from those that it had. A process may
     still have a file open by its old number.
     """
-    handle, data = given_files.held_by(van), van.driver_data
-    assert handle is not None
+    data = van.driver_data
     before = file_groups.from_text(data.get(given_files.ENTRY))
     found = waiting.until(
         lambda: file_groups.find(handle.name, driver.specs(), before),
@@ -283,10 +284,7 @@ def _take(
     share: str | None,
     is_new: bool,
 ) -> None:
-    """Let the privileged half give out the files.
-
-    :param is_new: the VAN has not had them before
-    """
+    """Let the privileged half give out the files."""
     van.driver_data = {
         **van.driver_data,
         given_files.ENTRY: file_groups.to_text(found.spec),

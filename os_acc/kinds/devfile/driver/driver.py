@@ -34,9 +34,10 @@ Category = availability.Category
 _NORMAL = (Category.NOT_OFFERED, Category.ALLOCATED)
 
 
-class DevfileDriver(base.Driver):
+class DevfileDriver(base.OneHandleDriver):
     cleans = True
     handle_types = ('DeviceFileHandle',)
+    handle_class = objects.DeviceFileHandle
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
@@ -107,21 +108,18 @@ class DevfileDriver(base.Driver):
             file_groups.read(self.specs()), file_availability.label, look
         )
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
+    def choose(
+        self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
-        wanted = van.handle or request.handle
-        if wanted is None:
-            claim.choose(self, van, request)
-            return
-        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
-        if van.handle is not None:
-            claim.claim_again(self, van)
-        else:
-            claim.claim(self, van, wanted.name, wanted.share)
+        claim.choose(self, van, request)
+
+    def take(self, van: objects.VAN, handle: objects.DeviceFileHandle) -> None:
+        claim.claim(self, van, handle.name, handle.share)
+
+    def take_again(
+        self, van: objects.VAN, handle: objects.DeviceFileHandle
+    ) -> None:
+        claim.claim_again(self, van, handle)
 
     def check_request(
         self,

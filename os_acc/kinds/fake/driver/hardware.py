@@ -134,7 +134,7 @@ class Hardware:
         )
 
     def take(self, handle: str, van_uuid: str, instance_uuid: str) -> None:
-        """Start the use of a handle. Does nothing if the VAN has it already."""
+        """Start the use of a handle, unless the VAN has it already."""
         mine = {'van': van_uuid, 'instance': instance_uuid}
         state_files.make_directory(self.path)
         # Written under another name, then linked: nobody reads half a file.

@@ -16,7 +16,6 @@ from os_acc.spec import device_spec
 class Programmer(programming.Programmer):
     """Writes the function into the file that stands for the hardware.
 
-    :param name: of the device or region there
     :param step: takes the time of a programming, and fails, as the options say
     """
 

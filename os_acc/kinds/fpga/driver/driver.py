@@ -399,10 +399,7 @@ class FPGADriver(base.Driver):
         request: objects.AcceleratorRequest,
         known: dict[str, fpga_slots.Slots],
     ) -> Callable[[str], int]:
-        """Prefer devices with the function; devices in use come last.
-
-        :param known: as for _slot_at()
-        """
+        """Prefer devices with the function; devices in use come last."""
         wanted = programming.Wanted.of_request(request)
         ranks: dict[str, int] = {}
         pools = self.journal.pools()

@@ -54,9 +54,7 @@ class Slots:
 
     The chip of the device is looked for once.
 
-    :param driver: the driver of the device
     :param parent: the function that is programmed, which is not a VF
-    :param spec: its entry of device_spec
     :ivar chip: the chip that the function belongs to
     """
 

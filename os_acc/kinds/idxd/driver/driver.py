@@ -36,9 +36,10 @@ LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
 
-class IdxdDriver(base.Driver):
+class IdxdDriver(base.OneHandleDriver):
     cleans = True
     handle_types = ('DeviceFileHandle',)
+    handle_class = objects.DeviceFileHandle
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         return choosing.is_for_kind(request, spec_idxd.KEY, self.specs())
@@ -61,21 +62,13 @@ class IdxdDriver(base.Driver):
     def diagnose(self) -> Iterator[finding.Finding]:
         yield from report.findings(self.specs(), allocation.holders(self))
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
+    def take(self, van: objects.VAN, handle: objects.DeviceFileHandle) -> None:
+        self._take(van, *idxd_names.parse(handle.name))
+
+    def take_again(
+        self, van: objects.VAN, handle: objects.DeviceFileHandle
     ) -> None:
-        wanted = van.handle or request.handle
-        if wanted is None:
-            self._choose(van, request)
-            return
-        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
-        address, number = idxd_names.parse(wanted.name)
-        if van.handle is None:
-            self._take(van, address, number)
-            return
+        address, number = idxd_names.parse(handle.name)
         # After a reboot, the kernel may find the device only later.
         waiting.until(
             lambda: idxd.find(address),
@@ -89,7 +82,7 @@ class IdxdDriver(base.Driver):
             )
             self._enable(van, address, number)
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first work queue that is free and as requested."""

@@ -64,10 +64,11 @@ OPTS = (
 PREFIX = 'CUSTOM_MDEV_'
 
 
-class MdevDriver(base.Driver):
+class MdevDriver(base.OneHandleDriver):
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('MdevHandle',)
+    handle_class = objects.MdevHandle
     moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -158,10 +159,7 @@ class MdevDriver(base.Driver):
     def _findings(
         self, parent: str, unknown: list[mdev.Mdev]
     ) -> Iterator[finding.Finding]:
-        """Report a parent.
-
-        :param unknown: the mediated devices that no VAN has
-        """
+        """Report a parent."""
         offered = self._parent(parent)
         if offered is None:
             return
@@ -192,7 +190,7 @@ class MdevDriver(base.Driver):
         if offered is None:
             return None
         spec, types = offered
-        function = pci.find(parent) if pci.is_address(parent) else None
+        function = mdev_handles.function_of(parent)
         taken = list(availability.part_obstacles(parent, parent, holders))
         handles = [
             inventory.handle(
@@ -207,7 +205,7 @@ class MdevDriver(base.Driver):
         ]
         infos = []
         for kind in types:
-            capacity = room.take(function, kind, spec.max_instances)
+            capacity = room.take(kind, spec.max_instances)
             infos.append(
                 objects.DeviceMdevTypeInfo(
                     name=kind.name,
@@ -294,22 +292,11 @@ class MdevDriver(base.Driver):
         uuid = objects.MdevHandle.cast(handle, f'driver {self.name!r}').uuid
         return int(uuid not in mdev_handles.kept(self.journal, False))
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        wanted = van.handle or request.handle
-        if wanted is None:
-            self._choose(van, request)
-            return
-        wanted = objects.MdevHandle.cast(wanted, f'driver {self.name!r}')
-        if van.handle is not None:
-            mdev_handles.wait_for_parent(wanted)
-        self._make(van, wanted)
+    def take_again(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
+        mdev_handles.wait_for_parent(handle)
+        self.take(van, handle)
 
-    def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
+    def take(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
         """Take a mediated device, and make it if it does not exist."""
         with self.lock(handle.parent):
             allocation.check_not_whole(
@@ -357,7 +344,7 @@ class MdevDriver(base.Driver):
                     known is None or known.live_migratable is not False
                 ) and migratable.mediated(van, wanted)
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take a device that os-acc apply keeps, or make one.
@@ -380,7 +367,7 @@ class MdevDriver(base.Driver):
             request,
             places,
             parts,
-            lambda handle: self._make(van, handle),
+            lambda handle: self.take(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
             pci_functions.refused(self, self.specs(), request),
@@ -400,7 +387,7 @@ class MdevDriver(base.Driver):
         if found is None:
             return
         spec, types = found
-        function = pci.find(parent) if pci.is_address(parent) else None
+        function = mdev_handles.function_of(parent)
         for kind in types:
             traits = {type_trait(kind.name), *spec.traits}
             if self._class(

@@ -193,37 +193,25 @@ class Room:
             (_card_of(each.parent), each.type) for each in made
         )
 
-    def left(
-        self,
-        function: pci.Function | None,
-        kind: mdev_types.Type,
-        limit: int | None,
-    ) -> int | None:
+    def left(self, kind: mdev_types.Type, limit: int | None) -> int | None:
         """How many more of a type fit into a card; None if that is unknown.
 
-        :param function: the parent, if it is a PCI function
         :param limit: max_instances of device_spec; None: as the driver says
         """
+        function = function_of(kind.parent)
         is_vf = function is not None and function.is_vf
         most = limit or (kind.maximum if is_vf else None)
         if most is None:
             return None
-        card = function.parent if function is not None else kind.parent
-        return max(0, most - self._taken[card, kind.name])
+        return max(0, most - self._taken[_card_of(kind.parent), kind.name])
 
-    def take(
-        self,
-        function: pci.Function | None,
-        kind: mdev_types.Type,
-        limit: int | None,
-    ) -> int:
+    def take(self, kind: mdev_types.Type, limit: int | None) -> int:
         """How many more of a type to report for a parent. See left()."""
-        left = self.left(function, kind, limit)
+        left = self.left(kind, limit)
         if left is None:
             return kind.available
         number = min(kind.available, left)
-        card = function.parent if function is not None else kind.parent
-        self._taken[card, kind.name] += number
+        self._taken[_card_of(kind.parent), kind.name] += number
         return number
 
 
@@ -233,13 +221,16 @@ def check_room(wanted: mdev.Mdev, limit: int | None) -> None:
     :param limit: max_instances of its entry of device_spec
     """
     kind = mdev_types.type_of(wanted.parent, wanted.type)
-    is_pci = pci.is_address(wanted.parent)
-    function = pci.find(wanted.parent) if is_pci else None
-    left = Room(mdev.devices()).left(function, kind, limit)
+    left = Room(mdev.devices()).left(kind, limit)
     if not kind.available or (left is not None and left < 1):
         raise mdev.exhausted(wanted)
 
 
+def function_of(parent: str) -> pci.Function | None:
+    """The PCI function that a parent is; None if it is none."""
+    return pci.find(parent) if pci.is_address(parent) else None
+
+
 def _card_of(parent: str) -> str:
-    function = pci.find(parent) if pci.is_address(parent) else None
+    function = function_of(parent)
     return function.parent if function is not None else parent

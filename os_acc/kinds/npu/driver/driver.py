@@ -39,9 +39,10 @@ CONF = cfg.CONF
 _SETTINGS = 'settings'
 
 
-class NPUDriver(base.Driver):
+class NPUDriver(base.OneHandleDriver):
     cleans = True
     handle_types = ('DeviceFileHandle',)
+    handle_class = objects.DeviceFileHandle
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         return choosing.is_for_kind(request, npu_entry.KEY, self.specs())
@@ -65,23 +66,7 @@ class NPUDriver(base.Driver):
     def diagnose(self) -> Iterator[finding.Finding]:
         return _findings(self.specs(), allocation.holders(self))
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        if van.handle is not None:
-            self._take_again(van)
-        elif request.handle is not None:
-            wanted = objects.DeviceFileHandle.cast(
-                request.handle, f'driver {self.name!r}'
-            )
-            self._take(van, npu_names.parse(wanted.name))
-        else:
-            self._choose(van, request)
-
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first NPU that is free and as requested."""
@@ -107,6 +92,9 @@ class NPUDriver(base.Driver):
             pci_functions.refused(self, specs, request),
         )
 
+    def take(self, van: objects.VAN, handle: objects.DeviceFileHandle) -> None:
+        self._take(van, npu_names.parse(handle.name))
+
     def _take(self, van: objects.VAN, address: str) -> None:
         """Take an NPU that the VAN does not have yet."""
         with self.lock(address):
@@ -126,13 +114,14 @@ class NPUDriver(base.Driver):
                 }
                 self._give(van, address)
 
-    def _take_again(self, van: objects.VAN) -> None:
+    def take_again(
+        self, van: objects.VAN, handle: objects.DeviceFileHandle
+    ) -> None:
         """Give a VAN the NPU that it has had: after a reboot, or if lost.
 
         Its files may have other numbers than before.
         """
-        assert isinstance(van.handle, objects.DeviceFileHandle)
-        address = npu_names.parse(van.handle.name)
+        address = npu_names.parse(handle.name)
         waiting.until(
             lambda: npu_facts.nodes_of(address),
             CONF.os_acc.device_timeout,
@@ -217,10 +206,7 @@ def _kind_of(
 def _named(
     specs: device_spec.Specs, unreadable: dict[str, Exception] | None = None
 ) -> list[str]:
-    """The addresses of the functions that entries with npu name.
-
-    :param unreadable: gets the error of each that cannot be read, by address
-    """
+    """The addresses of the functions that entries with npu name."""
     if not any(map(npu_rules.settings_of, specs.entries)):
         return []
     errors = {} if unreadable is None else unreadable

@@ -64,12 +64,13 @@ OPTS = (
 )
 
 
-class NVMeOFDriver(base.Driver):
+class NVMeOFDriver(base.OneHandleDriver):
     """Connects namespaces of NVMe-oF targets, each for one instance."""
 
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('BlockHandle',)
+    handle_class = objects.BlockHandle
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
@@ -123,25 +124,20 @@ class NVMeOFDriver(base.Driver):
                 named, allocation.holders(self), self.journal.handles()
             )
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        wanted = van.handle or request.handle
-        if wanted is None:
-            self._choose(van, request)
-            return
-        wanted = objects.BlockHandle.cast(wanted, f'driver {self.name!r}')
-        if wanted.path != nvme_of.link(wanted.wwn):
+    def take(self, van: objects.VAN, handle: objects.BlockHandle) -> None:
+        if handle.path != nvme_of.link(handle.wwn):
             raise exception.InvalidRequest(
-                subject=f'request {request.uuid}',
+                subject=f'request {van.uuid}',
                 field='handle.path',
-                value=wanted.path,
-                expected=nvme_of.link(wanted.wwn),
+                value=handle.path,
+                expected=nvme_of.link(handle.wwn),
             )
-        self._take(van, wanted.wwn)
+        self._take(van, handle.wwn)
+
+    def take_again(
+        self, van: objects.VAN, handle: objects.BlockHandle
+    ) -> None:
+        self.take(van, handle)
 
     def _take(self, van: objects.VAN, wwn: str) -> None:
         from os_acc.privileged.nvme_of import namespaces as privileged
@@ -174,7 +170,7 @@ class NVMeOFDriver(base.Driver):
             'namespace %s connected', wwn
         )
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first namespace that is free and can be connected."""

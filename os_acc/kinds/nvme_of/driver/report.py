@@ -86,10 +86,7 @@ def findings(
     holders: allocated.Holders,
     vans: Sequence[allocated.Holder],
 ) -> Iterator[Finding]:
-    """Check what namespaces of NVMe-oF targets need on this host.
-
-    :param named: the namespaces that device_spec offers
-    """
+    """Check what namespaces of NVMe-oF targets need on this host."""
     targets = [spec.nvme_of for _, spec in named if spec.nvme_of is not None]
     yield from _software(targets)
     yield from _modules(targets)

@@ -133,7 +133,6 @@ class Claims:
 
         :param prepare: what is done with it; another function is tried if
             this fails
-        :param order: sort key of the addresses, lowest first
         :param leave_out: whether not to try an address, asked when it is its
             turn
         """

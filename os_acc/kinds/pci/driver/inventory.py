@@ -256,10 +256,7 @@ def _failed(
     unreadable: Mapping[str, Exception],
     there: Collection[str],
 ) -> Iterator[objects.Device]:
-    """Report the functions that cannot be read, each VF as its PF.
-
-    :param there: the addresses of the devices that are reported already
-    """
+    """Report the functions that cannot be read, each VF as its PF."""
     reasons: dict[str, str] = {}
     for address, err in unreadable.items():
         function = functions.get(address)

@@ -51,10 +51,7 @@ def check(
     spec: device_spec.Spec,
     request: objects.AcceleratorRequest,
 ) -> None:
-    """Check that a function may serve the request's port.
-
-    :param address: of the function
-    """
+    """Check that a function may serve the request's port."""
     if (reason := mismatch(spec, request)) is not None:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {address}', reason=reason

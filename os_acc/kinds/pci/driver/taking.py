@@ -104,8 +104,6 @@ def companions_before(
 
     After a reboot this includes functions that were unplugged while the
     VAN stayed.
-
-    :returns: for driver_data
     """
     known = companions.own(driver, van)
     wanted = {
@@ -149,10 +147,7 @@ def take(
     van: objects.VAN,
     wanted: dict[str, dict[str, str]],
 ) -> None:
-    """Bind functions of a VAN to VFIO.
-
-    :param wanted: by address what before() and companions_before() gave
-    """
+    """Bind functions of a VAN to VFIO."""
     requests = driver.requests_of(van.instance_uuid)
     siblings = allocation.functions_of(requests) | {
         allocation.address_of(van),
@@ -183,10 +178,7 @@ def take_again(
     van: objects.VAN,
     request: objects.AcceleratorRequest,
 ) -> None:
-    """Take the function that a VAN had: after a reboot, or if it was lost.
-
-    :param specs: the entries of device_spec that are the driver's
-    """
+    """Take the function that a VAN had: after a reboot, or if it was lost."""
     address = allocation.address_of(van)
     pf = van.device or address
     with driver.lock(pf):
@@ -269,8 +261,6 @@ def is_intact(address: str, data: dict[str, str]) -> bool:
     """Whether a function of a VAN is there, and bound as a guest needs it.
 
     libvirt binds a function only when the guest starts.
-
-    :param data: what before() gave
     """
     function = pci.find(address)
     if function is None or function.ids != data[release.IDS]:

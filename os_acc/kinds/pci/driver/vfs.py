@@ -37,8 +37,6 @@ def create(
     """Make the VFs of a PF, because a VAN needs one of them.
 
     The caller holds the PF's lock.
-
-    :param address: of the VF that is wanted
     """
     function = pci.get(pf)
     spec = specs.check(function)

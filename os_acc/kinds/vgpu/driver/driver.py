@@ -51,9 +51,10 @@ TYPE = 'vgpu_type'  # the id of the vGPU type, saved before it is set
 PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 
 
-class NvidiaVGPUDriver(base.Driver):
+class NvidiaVGPUDriver(base.OneHandleDriver):
     cleans = True
     handle_types = ('PCIHandle',)
+    handle_class = objects.PCIHandle
     moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -122,10 +123,7 @@ class NvidiaVGPUDriver(base.Driver):
     def _functions(
         self, unreadable: dict[str, Exception] | None = None
     ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-        """The VFs of NVIDIA's drivers that device_spec names.
-
-        :param unreadable: gets the error of each that cannot be read
-        """
+        """The VFs of NVIDIA's drivers that device_spec names."""
         specs = self.specs()
         for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
             # nvidia, and the upstream kernel's nvidia-vgpu-vfio
@@ -191,22 +189,7 @@ class NvidiaVGPUDriver(base.Driver):
         for address, err in unreadable.items():
             yield choosing.finding_of(f'GPU {address}', err)
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        if van.handle is not None:
-            self._set_again(van)
-            return
-        if request.handle is None:
-            self._choose(van, request)
-            return
-        taker = f'driver {self.name!r}'
-        self._claim(van, objects.PCIHandle.cast(request.handle, taker))
-
-    def _claim(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
+    def take(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         function = pci.get(handle.address)
         spec = self.specs().check(function)
         # The type of one VF changes which types the other VFs can have.
@@ -273,9 +256,9 @@ class NvidiaVGPUDriver(base.Driver):
         assert number is not None  # vgpu_obstacles() has found it
         return number, False
 
-    def _set_again(self, van: objects.VAN) -> None:
+    def take_again(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         """Give the VAN the same type on the same VF again after a reboot."""
-        address, data = allocation.address_of(van), van.driver_data
+        address, data = handle.address, van.driver_data
         number, preset = int(data[TYPE]), PRESET in data
         known = self.journal.desired()
         if known is not None and address in known.devices_of('vgpus'):
@@ -313,7 +296,7 @@ class NvidiaVGPUDriver(base.Driver):
             'VF %s has vGPU type %d', address, number
         )
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         unreadable: dict[str, Exception] = {}
@@ -328,7 +311,7 @@ class NvidiaVGPUDriver(base.Driver):
             # VFs with a preset type can be used for nothing else.
             choosing.ranked(fits, lambda vf: not vgpu.current(vf)),
             lambda vf: [objects.PCIHandle(address=vf)],
-            lambda handle: self._claim(van, handle),
+            lambda handle: self.take(van, handle),
             lambda: self.undo(van),
             'device_spec offers no such VF of this host',
             itertools.chain(
