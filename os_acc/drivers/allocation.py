@@ -17,6 +17,7 @@ from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.drivers import given_files
+from os_acc.journal import health as health_rows
 from os_acc.kernel import chip
 from os_acc.kernel import pci
 from os_acc.kinds.fpga import ids as fpga_ids
@@ -242,3 +243,17 @@ def shares_group(
         ):
             return True
     return False
+
+
+def reserve_later(
+    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
+) -> None:
+    """Save that a function of one-time use is reserved at its release."""
+    spec = specs.known(function)
+    if spec is not None and spec.one_time_use:
+        van.driver_data = {
+            **van.driver_data,
+            health_rows.RESERVE: 'device_spec has one_time_use, and '
+            f'instance {van.instance_uuid} had it',
+        }
+        van.save()

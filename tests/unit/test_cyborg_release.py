@@ -4,10 +4,7 @@
 
 from __future__ import annotations
 
-import os
-
 import cyborg_host
-from cyborg_stand_in import F1
 from cyborg_stand_in import FPGA
 from cyborg_stand_in import OTHER
 from cyborg_stand_in import VFS
@@ -19,7 +16,6 @@ from cyborg_stand_in import plug
 from cyborg_stand_in import slot
 from cyborg_stand_in import stand_in_host  # noqa: F401, fixture "here"
 import devices
-import pytest
 
 import os_acc
 from os_acc import exception
@@ -129,3 +125,11 @@ def test_a_part_of_a_group_while_the_guest_runs(here):
     assert os_acc.unplug(instance) == 1
     for each in pair:
         here.kernel.remove_function(each)
+
+
+def test_what_the_plugin_has_to_know(here):
+    devices.spec({'address': '*', 'vfio_driver': 'acme-vfio-pci'})
+    here.kernel.without_groups()
+    _, (van,) = plug(devices.pci(OTHER))
+    assert van.driver_data['vfio_driver'] == 'acme-vfio-pci'
+    assert van.driver_data['iommufd'] == 'yes'

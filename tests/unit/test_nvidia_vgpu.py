@@ -529,3 +529,9 @@ def test_a_vf_that_is_gone_is_let_go(card, preset):
     card.reboot()
     assert os_acc.unplug(instance) == 1
     assert notes.files.names() == []
+
+
+def test_on_a_kernel_without_groups(card, here):
+    here.without_groups()
+    (van,) = os_acc.plug(devices.instance(), [devices.pci(VF)])
+    assert 'iommufd="yes"' in van.guest_config

@@ -269,7 +269,7 @@ class CyborgDriver(base.Driver):
             with self.lock(found.parent):
                 self._make_mdev(van)
         if isinstance(van.handle, objects.PCIHandle):
-            pci_release.reserve_later(
+            allocation.reserve_later(
                 van, self.specs(), pci.get(van.handle.address)
             )
 
@@ -282,21 +282,23 @@ class CyborgDriver(base.Driver):
         self, van: objects.VAN, handle: objects.PCIHandle
     ) -> Iterator[None]:
         """Check that a guest may have a PCI function; lock its IOMMU group."""
-        function = pci.get(handle.address)
-        specs = self.specs()
-        again = van.device is not None
-        if again:
+        function, bind = pci.get(handle.address), device_spec.BIND_LIBVIRT
+        if van.device is None:
+            spec = self.specs().check(function)
+        else:
             pci_release.check_same(van, function)
-        spec = specs.held(function) if again else specs.check(function)
+            before = van.driver_data.get(pci_release.VFIO_DRIVER)
+            spec = self.specs().held(function, before)
         with allocation.shared_locks(self, function, spec):
             allocation.check_function(
-                self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
+                self, van, function, spec, bind, new=False
             )
             pci_release.hold(handle.address)
             data = dict(van.driver_data)
             data.pop(pci_release.CLEANED, None)
             van.driver_data = {
                 **data,
+                **pci_release.hints(function, spec, bind),
                 pci_release.IDS: function.ids,
                 pci_release.RESET: spec.reset or self.config.reset,
             }

@@ -222,7 +222,7 @@ class Claims:
         if van.live_migratable is None:
             van.live_migratable = migratable.function(van, address)
         port.set_up(van)
-        release.reserve_later(van, self._specs(), function)
+        allocation.reserve_later(van, self._specs(), function)
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Say whether a VAN's functions are as bind() has left them.

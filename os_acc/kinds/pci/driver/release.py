@@ -16,9 +16,9 @@ from os_acc import log
 from os_acc import objects
 from os_acc import progress
 from os_acc.availability import storage
+from os_acc.availability import vfio_rules
 from os_acc.drivers import allocation
 from os_acc.drivers import failing
-from os_acc.journal import health
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
@@ -186,18 +186,16 @@ def check_same(van: objects.VAN, function: pci.Function) -> None:
         )
 
 
-def reserve_later(
-    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
-) -> None:
-    """Save that a function of one-time use is reserved at its release."""
-    spec = specs.known(function)
-    if spec is not None and spec.one_time_use:
-        van.driver_data = {
-            **van.driver_data,
-            health.RESERVE: 'device_spec has one_time_use, and '
-            f'instance {van.instance_uuid} had it',
-        }
-        van.save()
+def hints(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> dict[str, str]:
+    """What the plugin has to know of a function, for driver_data."""
+    data = {}
+    if not vfio.has_groups():
+        data[IOMMUFD] = 'yes'
+    if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
+        data[VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
+    return data
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:

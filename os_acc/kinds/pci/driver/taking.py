@@ -77,10 +77,7 @@ def before(
         return data
     if spec.command_empties:
         data[release.COMMAND_EMPTIES] = 'yes'
-    if not vfio.has_groups():
-        data[release.IOMMUFD] = 'yes'
-    if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
-        data[release.VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
+    data |= release.hints(function, spec, bind)
     if bind == device_spec.BIND_OS_ACC:
         data[release.VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
         # Another VAN of the instance has bound it to VFIO.

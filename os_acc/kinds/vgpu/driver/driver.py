@@ -197,6 +197,7 @@ class NvidiaVGPUDriver(base.OneHandleDriver):
             number, preset = self._check_available(van, function, spec)
             van.driver_data = {
                 TYPE: str(number),
+                **pci_release.hints(function, spec, device_spec.BIND_NONE),
                 **({PRESET: '1'} if preset else {}),
             }
             if preset:
