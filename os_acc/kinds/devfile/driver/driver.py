@@ -20,6 +20,7 @@ from os_acc.claims import of_handle
 from os_acc.drivers import allocation
 from os_acc.drivers import base
 from os_acc.drivers import choosing
+from os_acc.drivers import given_files
 from os_acc.drivers import inventory
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
@@ -130,6 +131,10 @@ class DevfileDriver(base.OneHandleDriver):
 
     def is_intact(self, van: objects.VAN) -> bool:
         return claim.is_intact(van, self.specs())
+
+    def left_behind(self, van: objects.VAN) -> str | None:
+        entry = file_groups.from_text(van.driver_data.get(given_files.ENTRY))
+        return 'the data of the device' if entry and entry.keeps_data else None
 
     def undo(self, van: objects.VAN) -> None:
         claim.give_back(van, CONF.os_acc.release_timeout)
