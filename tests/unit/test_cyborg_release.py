@@ -16,9 +16,11 @@ from cyborg_stand_in import plug
 from cyborg_stand_in import slot
 from cyborg_stand_in import stand_in_host  # noqa: F401, fixture "here"
 import devices
+import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc import objects
 from os_acc.privileged import notes
 
 
@@ -133,3 +135,36 @@ def test_what_the_plugin_has_to_know(here):
     _, (van,) = plug(devices.pci(OTHER))
     assert van.driver_data['vfio_driver'] == 'acme-vfio-pci'
     assert van.driver_data['iommufd'] == 'yes'
+
+
+@pytest.mark.parametrize('kind', ['cyborg', 'pci', 'mdev'])
+def test_the_journal_has_a_device_before_root_notes_it(
+    here, monkeypatch, kind
+):
+    """Else the note would outlive a crash, and nobody would delete it."""
+    request = devices.pci(OTHER)
+    if kind == 'pci':
+        request = devices.pci(devices.PF, managed=True)
+    elif kind == 'mdev':
+        request = gpu()
+        create = here.kernel.sys / 'class/mdev_bus' / devices.GPU
+        create /= 'mdev_supported_types/acme-1/create'
+        here.kernel.write(str(create), request.handle.uuid)
+    before = []
+    real = {'mdev': notes.MDEV}.get(kind, notes.PCI), notes.note
+
+    def note(noted_kind, name, *args, **values):
+        if noted_kind == real[0]:
+            (van,) = os_acc.get_vans()
+            before.append((van.handle.identity.partition('/')[2], name))
+        real[1](noted_kind, name, *args, **values)
+
+    monkeypatch.setattr(notes, 'note', note)
+    plug(request)
+    assert before and all(saved == name for saved, name in before)
+    os_acc.unplug(
+        objects.InstanceInfo(uuid=os_acc.get_vans()[0].instance_uuid)
+    )
+    if kind == 'mdev':
+        path = here.kernel.mdev / request.handle.uuid / 'remove'
+        here.kernel.write(str(path), '1')

@@ -247,6 +247,8 @@ class CyborgDriver(base.Driver):
                 )
             van.handle, van.device = handle, found.parent
             van.save()
+            if isinstance(handle, objects.PCIHandle):
+                pci_release.hold(handle.address)
         if not found.programmable:
             # The kernel counts it before another VAN can claim one.
             self._make_mdev(van)
@@ -293,7 +295,6 @@ class CyborgDriver(base.Driver):
             allocation.check_function(
                 self, van, function, spec, bind, new=False
             )
-            pci_release.hold(handle.address)
             data = dict(van.driver_data)
             data.pop(pci_release.CLEANED, None)
             van.driver_data = {

@@ -40,7 +40,6 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
         van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
         return
     mdev_handles.check_free(van, there, wanted)
-    mdev_handles.hold(wanted)
 
 
 def make(
@@ -54,6 +53,7 @@ def make(
     """
     wanted = mdev_handles.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
+        mdev_handles.hold(wanted)
         return
     from os_acc.privileged.mdev import devices as privileged
 

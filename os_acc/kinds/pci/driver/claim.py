@@ -313,8 +313,6 @@ class Claims:
                     ),
                     **port.state(function, request, van.driver_data),
                 }
-                if bind not in release.BOUND_BY_OS_ACC:
-                    release.hold(address)
                 van.driver_data = data
                 van.device = pf or address
                 van.live_migratable = taking.unknown_or_no(
@@ -326,6 +324,8 @@ class Claims:
                     physical_network=spec.physical_network,
                 )
                 van.save()
+                if bind not in release.BOUND_BY_OS_ACC:
+                    release.hold(address)
 
     def _candidates(
         self,

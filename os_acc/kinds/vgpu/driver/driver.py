@@ -200,8 +200,6 @@ class NvidiaVGPUDriver(base.OneHandleDriver):
                 **pci_release.hints(function, spec, device_spec.BIND_NONE),
                 **({PRESET: '1'} if preset else {}),
             }
-            if preset:
-                pci_release.hold(handle.address)
             van.device = function.parent
             van.handle = objects.PCIHandle(
                 address=handle.address,
@@ -210,6 +208,7 @@ class NvidiaVGPUDriver(base.OneHandleDriver):
             )
             van.save()
             if preset:
+                pci_release.hold(handle.address)
                 log.about(LOG, van.instance_uuid, van.uuid).info(
                     'VF %s already has vGPU type %d, and keeps it',
                     handle.address,
