@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
+import itertools
 import json
 import logging
 from typing import Any
@@ -81,15 +82,19 @@ class NPUDriver(base.OneHandleDriver):
             ):
                 yield address
 
+        unreadable: dict[str, Exception] = {}
         choosing.choose(
             van,
             request,
-            _named(specs),
+            _named(specs, unreadable),
             serving,
             lambda address: self._take(van, address),
             lambda: self.undo(van),
             'device_spec offers no such NPU on this host',
-            pci_functions.refused(self, specs, request),
+            itertools.chain(
+                unreadable.values(),
+                pci_functions.refused(self, specs, request),
+            ),
         )
 
     def take(self, van: objects.VAN, handle: objects.DeviceFileHandle) -> None:
@@ -204,18 +209,24 @@ def _kind_of(
 
 
 def _named(
-    specs: device_spec.Specs, unreadable: dict[str, Exception] | None = None
+    specs: device_spec.Specs, unreadable: dict[str, Exception]
 ) -> list[str]:
-    """The addresses of the functions that entries with npu name."""
-    if not any(map(npu_rules.settings_of, specs.entries)):
+    """The addresses of the functions that entries with npu name.
+
+    :param unreadable: gets the error of each that cannot be read
+    """
+    own = tuple(filter(npu_rules.settings_of, specs.entries))
+    if not own:
         return []
-    errors = {} if unreadable is None else unreadable
-    found = []
+    found, errors = [], dict[str, Exception]()
     for function in pci_functions.scanned(specs, errors):
         with choosing.noting(function.address, errors):
             spec = specs.find(function)
             if npu_rules.settings_of(spec) and not function.is_bridge:
                 found.append(function.address)
+    for address, err in errors.items():
+        if device_spec.Specs(own).may_name(address):
+            unreadable[address] = err
     return found
 
 
@@ -318,4 +329,9 @@ def _findings(
         paths = ', '.join(each.path for each in files)
         yield finding.Finding(subject, finding.OK, paths)
 
-    return choosing.findings(_named(specs), npu_rules.label, look)
+    unreadable: dict[str, Exception] = {}
+    yield from choosing.findings(
+        _named(specs, unreadable), npu_rules.label, look
+    )
+    for address, err in unreadable.items():
+        yield choosing.finding_of(npu_rules.label(address), err)
