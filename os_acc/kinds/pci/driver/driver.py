@@ -73,6 +73,15 @@ class PCIDriver(base.Driver):
     ) -> None:
         self._claims.check_request(request, handle)
 
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        # Functions that exist go before VFs that would have to be made.
+        address = handle.identity.removeprefix('pci/')
+        return int(pci.find(address) is None)
+
     def prepareVAN(
         self,
         van: objects.VAN,
