@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import cyborg_host
 from cyborg_stand_in import FPGA
 from cyborg_stand_in import OTHER
@@ -21,6 +23,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.kernel import chip as chips
 from os_acc.privileged import notes
 
 
@@ -168,3 +171,16 @@ def test_the_journal_has_a_device_before_root_notes_it(
     if kind == 'mdev':
         path = here.kernel.mdev / request.handle.uuid / 'remove'
         here.kernel.write(str(path), '1')
+
+
+def test_a_card_that_cannot_be_read_comes_last(here, monkeypatch):
+    real = chips.of
+
+    def of(function):
+        if function.address == FPGA:
+            raise OSError(errno.EIO, 'Input/output error', 'vpd')
+        return real(function)
+
+    monkeypatch.setattr(chips, 'of', of)
+    _, (van,) = plug(devices.wanted('FPGA'))
+    assert van.device == OTHER

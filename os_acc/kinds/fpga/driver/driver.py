@@ -156,18 +156,18 @@ class FPGADriver(base.Driver):
                         f'{key}: there is no command {command[0]}',
                         "install the vendor's tools, or correct the path",
                     )
-        for device in self.get_devices():
-            subject = f'FPGA {device.address}'
-            if device.health != device_objects.OK:
-                yield finding.Finding(
-                    subject, finding.ERROR, device.health_reason or ''
-                )
-            else:
-                yield self._finding(subject, device)
+        yield from choosing.findings(
+            self.get_devices(),
+            lambda device: f'FPGA {device.address}',
+            lambda device: [self._finding(device)],
+        )
 
-    def _finding(
-        self, subject: str, device: objects.Device
-    ) -> finding.Finding:
+    def _finding(self, device: objects.Device) -> finding.Finding:
+        subject = f'FPGA {device.address}'
+        if device.health != device_objects.OK:
+            return finding.Finding(
+                subject, finding.ERROR, device.health_reason or ''
+            )
         parent = pci.get(device.address)
         spec = self.specs().check(parent)
         for slot in fpga_slots.Slots(self, parent, spec).all():

@@ -224,9 +224,8 @@ def _named(
             spec = specs.find(function)
             if npu_rules.settings_of(spec) and not function.is_bridge:
                 found.append(function.address)
-    for address, err in errors.items():
-        if device_spec.Specs(own).may_name(address):
-            unreadable[address] = err
+    names = device_spec.Specs(own).may_name
+    unreadable |= {each: errors[each] for each in errors if names(each)}
     return found
 
 

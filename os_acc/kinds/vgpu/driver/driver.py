@@ -185,7 +185,8 @@ class NvidiaVGPUDriver(base.OneHandleDriver):
                 and card.current.get(address) == vgpu.NONE
                 and vgpu_report.places(spec, card) > 0
             ):
-                yield from vgpu_report.no_room(function, spec, card)
+                with choosing.noting(address, unreadable):
+                    yield from vgpu_report.no_room(function, spec, card)
         for address, err in unreadable.items():
             yield choosing.finding_of(f'GPU {address}', err)
 
