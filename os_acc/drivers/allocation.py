@@ -8,18 +8,16 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
-import dataclasses
-import itertools
 
 from oslo_config import cfg
 
 from os_acc import driver as driver_base
-from os_acc import exception
 from os_acc import health
 from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.drivers import given_files
+from os_acc.journal import health as health_rows
 from os_acc.kernel import chip
 from os_acc.kernel import pci
 from os_acc.kinds.fpga import ids as fpga_ids
@@ -35,7 +33,6 @@ def holders(
 ) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
-    :param driver: a driver, which is connected to the journal
     :param van: the VAN that wants something; None: any
     """
     rows = driver.handles()
@@ -59,17 +56,6 @@ def holders(
 
 def _specs() -> device_spec.Specs:
     return device_spec.load_for_vans(CONF)
-
-
-def taker_of(
-    driver: driver_base.DriverBase, van: objects.VAN
-) -> allocated.Taker:
-    """Describe a VAN that wants a function, and its instance."""
-    return allocated.Taker(
-        van.uuid,
-        van.instance_uuid,
-        frozenset(functions_of(driver.requests_of(van.instance_uuid))),
-    )
 
 
 @contextlib.contextmanager
@@ -128,47 +114,29 @@ def check_function(
         can have it open
     :param companions: the addresses of functions that are bound to VFIO with
         it
-    :raises DeviceBusy: if another instance or a process has it, or another
-        instance has a part of it, a member of its IOMMU group, or a function
-        of its FPGA
-    :raises DeviceInUseByHost: if the host uses it or a member of its group
-    :raises DeviceError: if no guest can use it, or not as it is set up, or if
-        it does not answer
-    :raises DeviceUnhealthy: if it has failed, and the VAN did not have it
-    :raises DeviceNotFound: if device_spec does not offer it
     """
-    taker = taker_of(driver, van)
-    taker = dataclasses.replace(
-        taker, functions=taker.functions.union(companions)
+    own = functions_of(driver.requests_of(van.instance_uuid))
+    known = holders(driver, van).asked_by(
+        allocated.Taker(
+            van.uuid, van.instance_uuid, frozenset(own.union(companions))
+        )
     )
-    known = holders(driver, van).asked_by(taker)
 
     def users() -> Sequence[str]:
         return _users(function, van.instance_uuid, known)
 
     check(
-        itertools.chain(
-            availability.obstacles(
-                function,
-                spec,
-                bind,
-                known,
-                users=None if new else users,
-            ),
-            availability.answer_obstacles(function),
+        availability.obstacles(
+            function, spec, bind, known, users=None if new else users
         )
     )
+    check(availability.answer_obstacles(function))
 
 
 def check_nobody_has_open(
-    function: pci.Function,
-    instance_uuid: str,
-    known: allocated.Holders,
+    function: pci.Function, instance_uuid: str, known: allocated.Holders
 ) -> None:
-    """Check that no other instance and no process has a function open.
-
-    :raises DeviceBusy: if one has
-    """
+    """Check that no other instance and no process has a function open."""
     check_open(
         f'PCI function {function.address}',
         _users(function, instance_uuid, known),
@@ -176,9 +144,7 @@ def check_nobody_has_open(
 
 
 def _users(
-    function: pci.Function,
-    instance_uuid: str,
-    known: allocated.Holders,
+    function: pci.Function, instance_uuid: str, known: allocated.Holders
 ) -> Sequence[str]:
     from os_acc.privileged import device_users
 
@@ -195,7 +161,6 @@ def check_healthy(
     device has failed since.
 
     :param address: of the device, which need not be a PCI function
-    :raises DeviceUnhealthy: if the device has failed
     """
     if van.state not in van_states.WHOLE:
         health.check(driver.journal, address)
@@ -206,9 +171,7 @@ def check_not_whole(
 ) -> None:
     """Check that a shared device is healthy and not held whole.
 
-    :param address: of the device
-    :param device: the device, for the error
-    :raises DeviceBusy: if a VAN has it
+    :param device: what errors call it
     """
     check_healthy(driver, van, address)
     check(availability.part_obstacles(address, device, holders(driver, van)))
@@ -217,10 +180,7 @@ def check_not_whole(
 def check_no_file(
     driver: driver_base.DriverBase, van: objects.VAN, uuid: str
 ) -> None:
-    """Check that no other VAN has a mediated device, or its device file.
-
-    :raises DeviceBusy: if one has
-    """
+    """Check that no other VAN has a mediated device, or its device file."""
     check(
         availability.Obstacle.of(f'mdev {uuid}', each.reason)
         for each in holders(driver, van).in_the_way(f'mdev/{uuid}', None)
@@ -234,12 +194,7 @@ def check(obstacles: Iterable[availability.Obstacle]) -> None:
 
 
 def check_open(device: str, users: Sequence[str]) -> None:
-    """Check that nobody has a device open.
-
-    :param device: the device, for the error
-    :param users: as privileged.device_users has found them
-    :raises DeviceBusy: if there are any
-    """
+    """Check that nobody has a device open."""
     if users:
         check([availability.Obstacle.of(device, refusals.opened(users))])
 
@@ -274,20 +229,6 @@ def selector(request: objects.AcceleratorRequest) -> str:
     return text
 
 
-def none_left(
-    request: objects.AcceleratorRequest, reasons: Sequence[str], none: str
-) -> exception.DeviceNotFound:
-    """The error if no device could be taken for a request.
-
-    :param reasons: why not, for each device that matches the request
-    :param none: what to say if no device matches
-    """
-    return exception.DeviceNotFound(
-        wanted=selector(request),
-        reason='; '.join(dict.fromkeys(reasons)) or none,
-    )
-
-
 def shares_group(
     function: pci.Function, instance_uuid: str, holders: allocated.Holders
 ) -> bool:
@@ -302,3 +243,17 @@ def shares_group(
         ):
             return True
     return False
+
+
+def reserve_later(
+    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
+) -> None:
+    """Save that a function of one-time use is reserved at its release."""
+    spec = specs.known(function)
+    if spec is not None and spec.one_time_use:
+        van.driver_data = {
+            **van.driver_data,
+            health_rows.RESERVE: 'device_spec has one_time_use, and '
+            f'instance {van.instance_uuid} had it',
+        }
+        van.save()

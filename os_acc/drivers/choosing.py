@@ -134,8 +134,7 @@ def choose(
     :param refused: why devices that are not in the list cannot be taken; it
         is read at the end
     :raises DeviceNotFound: if no part can be taken; it has the reason of each
-    :raises: the error of a take() that is not about one device; the VAN then
-        has what the undo needs
+    :raises: the error of a take() that is not about one device
     """
     before = dict(van.driver_data)
     errors: list[Exception] = []
@@ -166,8 +165,9 @@ def choose(
                 _undone(van, undo, before, err)
     reasons = [*errors, *refused]
     reasons.sort(key=_usefulness)
-    raise allocation.none_left(
-        request, [text_of(each) for each in reasons], none
+    raise exception.DeviceNotFound(
+        wanted=allocation.selector(request),
+        reason='; '.join(dict.fromkeys(map(text_of, reasons))) or none,
     )
 
 
@@ -189,8 +189,8 @@ def _undone(
 ) -> None:
     """Undo a try, so that the VAN can take something else.
 
-    :raises Exception: the error of the try, if the undo fails. os-acc undoes
-        the VAN then, as it does after each failure
+    If the undo fails, the error of the try is raised, and os-acc undoes the
+    VAN as it does after each failure.
     """
     if van.handle is None and van.driver_data == before:
         return
@@ -230,10 +230,7 @@ def text_of(err: Exception) -> str:
 def ranked(
     devices: Iterable[_Device], rank: Callable[[_Device], int]
 ) -> list[_Device]:
-    """Sort devices; one whose rank cannot be read comes last.
-
-    :param rank: the sort key, the lowest first
-    """
+    """Sort devices; one whose rank cannot be read comes last."""
 
     def key(device: _Device) -> tuple[bool, int]:
         try:
@@ -274,7 +271,6 @@ def report(
 
     :param devices: their addresses
     :param look: reports one; None: it is not offered
-    :raises Exception: an error that is not about one device
     """
     found = []
     for address in devices:
@@ -288,6 +284,25 @@ def report(
         if made is not None:
             found.append(made)
     return found
+
+
+def findings(
+    devices: Iterable[_Device],
+    subject: Callable[[_Device], str],
+    look: Callable[[_Device], Iterable[finding.Finding]],
+) -> Iterator[finding.Finding]:
+    """What os-acc doctor says of each device.
+
+    :param subject: what it calls a device
+    :param look: looks at one; if it cannot be read, that is said instead
+    """
+    for each in devices:
+        try:
+            yield from look(each)
+        except Exception as err:
+            if not is_of_device(err):
+                raise
+            yield finding_of(subject(each), err)
 
 
 def finding_of(subject: str, err: Exception) -> finding.Finding:

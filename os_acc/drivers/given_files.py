@@ -10,6 +10,7 @@ from typing import Any
 
 from os_acc import exception
 from os_acc import journal as journal_module
+from os_acc import log
 from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.kernel import accounts
@@ -50,6 +51,12 @@ def own_files(van: objects.VAN) -> list[device_file.DeviceFile]:
         )
         for each in handle.files[:number]
     ]
+
+
+def warn(van: objects.VAN, left: Iterable[str]) -> None:
+    """Log what the privileged half could not restore of a VAN's files."""
+    for each in left:
+        log.about(LOG, van.instance_uuid, van.uuid).warning('%s', each)
 
 
 def described(
@@ -101,10 +108,9 @@ def claimed(
     holders: Iterable[journal_module.Holder],
     specs: device_spec.Specs,
 ) -> dict[str, allocated.Files]:
-    """The own files of VANs with the numbers that they have now.
+    """The own files of VANs with the numbers that they have now, by UUID.
 
     :param holders: the VANs; they are read only if one has files
-    :returns: by the UUIDs of the VANs
     """
     with_files = {
         each.van_uuid for each in holders if allocated.file_in(each.handle)

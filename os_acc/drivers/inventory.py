@@ -59,8 +59,6 @@ def handle(
 
     :param obstacles: why it cannot, the most important one first. Only the
         first one is looked at; none: the handle is free
-    :param holder: the VAN that has or requests it
-    :param region: see objects.DeviceHandleInfo
     """
     state, reason = device_objects.FREE, None
     if holder is not None:
@@ -86,22 +84,25 @@ def device(
     handles: Sequence[objects.DeviceHandleInfo],
     mdev_types: Sequence[objects.DeviceMdevTypeInfo] = (),
     function: pci.Function | None = None,
+    names: Names | None = None,
     **values: Any,
 ) -> objects.Device:
     """Make a report of a device, and count its handles.
 
-    :param driver: the name of the driver that reports it
     :param function: the device, if it is a PCI function: gives the ids
+    :param names: its resource class, unless that is unknown, and its traits
     :param values: other fields of objects.Device, in their canonical form
     """
+    if names is not None:
+        values['traits'] = list(names.traits)
+        if names.resource_class:
+            values['resource_class'] = names.resource_class
     if function is not None:
         values['vendor_id'] = function.vendor_id
         values['product_id'] = function.product_id
         if 'numa_node' not in values:
             values['numa_node'] = function.numa_node
-    free = 0
-    for each in handles:
-        free += each.state == device_objects.FREE
+    free = sum(each.state == device_objects.FREE for each in handles)
     capacity = max((kind.capacity for kind in mdev_types), default=0)
     available = max((kind.available for kind in mdev_types), default=0)
     return objects.Device(
@@ -122,7 +123,6 @@ def failed(
 
     Its handles are those that VANs have.
 
-    :param driver: the driver that reports it
     :param reason: why it cannot be read: a clause with the file and the error
     :param values: other fields of objects.Device that are known
     """

@@ -123,10 +123,7 @@ def listed(
 def scanned(
     specs: device_spec.Specs, unreadable: dict[str, Exception]
 ) -> Iterator[pci.Function]:
-    """All functions of the host.
-
-    :param unreadable: as for listed()
-    """
+    """All functions of the host. See listed()."""
 
     def failed(address: str, err: Exception) -> None:
         if choosing.is_of_device(err) and specs.may_name(address):
@@ -179,8 +176,6 @@ def refused(
     """Say which entries of a request's resource class offer nothing, and why.
 
     Nothing is read before the first one is asked for.
-
-    :param driver: a driver, which is connected to the journal
     """
     try:
         found = nothing_offered.find(specs, allocation.holders(driver))

@@ -17,8 +17,10 @@ from os_acc import exception
 from os_acc import loader
 from os_acc import objects
 from os_acc.drivers import choosing
+from os_acc.kernel import mdev_types
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu_config
+from os_acc.kinds.vgpu import rules as vgpu_rules
 
 FIRST, SECOND = '0000:2b:00.0', '0000:3b:00.0'
 
@@ -343,3 +345,37 @@ class TestNotLoaded:
         assert loaded.lacking((), ()) == {}
         assert 'acme_sdk' in loaded.lacking((), {'acme'})['acme']
         assert 'acme_sdk' in loaded.lacking(['acme'], ())['acme']
+
+
+def test_the_doctor_goes_on_after_a_device_that_vanishes(
+    kernel, tmp_path, monkeypatch
+):
+    mdev_cards(kernel, tmp_path, monkeypatch)
+    os_acc.initialize()
+    real = mdev_types.types
+
+    def types(parent):
+        if parent == FIRST:
+            raise exception.DeviceNotFound(wanted=parent, reason='it is gone')
+        return real(parent)
+
+    monkeypatch.setattr(mdev_types, 'types', types)
+    driver = os_acc._host.extensions.drivers['mdev']
+    first, second = driver.diagnose()
+    assert 'it is gone' in first.text
+    assert (second.subject, second.verdict) == (f'mdev parent {SECOND}', 'ok')
+
+
+def test_the_doctor_goes_on_after_a_vf_that_vanishes(
+    kernel, tmp_path, monkeypatch
+):
+    vgpu_cards(kernel, tmp_path, monkeypatch)
+    os_acc.initialize()
+
+    def obstacles(vf, *args, **values):
+        raise exception.DeviceNotFound(wanted=vf.address, reason='it is gone')
+
+    monkeypatch.setattr(vgpu_rules, 'vgpu_obstacles', obstacles)
+    driver = os_acc._host.extensions.drivers['nvidia_vgpu']
+    gone = [each for each in driver.diagnose() if 'gone' in each.text]
+    assert len(gone) == 4

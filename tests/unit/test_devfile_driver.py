@@ -584,6 +584,15 @@ def name_at(path):
     return found.address
 
 
+def test_the_data_of_a_disk_stays_when_its_instance_moves(disk):
+    driver = os_acc._host.extensions.drivers['devfile']
+    _, van = plug(named(name_at('/dev/sdx')))
+    assert driver.left_behind(van) == 'the data of the device'
+    devices.spec({'devices': '/dev/acc*'})
+    _, van = plug(named(name_at('/dev/acc1')))
+    assert driver.left_behind(van) is None
+
+
 def test_a_disk_that_is_idle(disk):
     instance, van = plug(named(name_at('/dev/sdx')))
     assert van.handle.files[0].type == 'b'

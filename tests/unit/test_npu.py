@@ -653,6 +653,26 @@ def test_show_and_doctor(npu, kernel):
     assert driver.show_device('0000:00:1f.0') is None
 
 
+def test_an_npu_that_cannot_be_read(npu, kernel, monkeypatch):
+    """It is told to who wants one; what another entry names is not one."""
+    kernel.add_function(devices.GPU, '10de:1eb8', 0x030200)
+    devices.spec({'npu': {}, 'address': NPU}, {'address': devices.GPU})
+    real = sysfs.read
+
+    def read(path):
+        for address in (NPU, devices.GPU):
+            if path.endswith(f'{address}/modalias'):
+                raise OSError(errno.EIO, 'Input/output error', path)
+        return real(path)
+
+    monkeypatch.setattr(sysfs, 'read', read)
+    driver = os_acc._get().extensions.drivers['npu']
+    assert [each.address for each in driver.get_devices()] == [NPU]
+    (found,) = driver.diagnose()
+    assert (found.subject, found.verdict) == (f'NPU {NPU}', 'error')
+    assert 'modalias cannot be read' in str(devices.refused(wanted()))
+
+
 def test_denied_while_a_van_has_it(npu):
     """The VAN keeps it; then nobody gets it."""
     instance, _ = plug()

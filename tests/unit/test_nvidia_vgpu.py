@@ -15,6 +15,7 @@ from os_acc import exception
 from os_acc import health
 from os_acc.journal import health as health_rows
 from os_acc.kernel import vgpu_config
+from os_acc.privileged import notes
 
 PF = '0000:41:00.0'
 VF, OTHER = '0000:41:00.4', '0000:41:00.5'
@@ -515,3 +516,22 @@ def test_shown(card, here, monkeypatch):
 
 def _diagnosis():
     return list(os_acc._host.extensions.drivers['nvidia_vgpu'].diagnose())
+
+
+@pytest.mark.parametrize('preset', [False, True])
+def test_a_vf_that_is_gone_is_let_go(card, preset):
+    """Otherwise no other journal of the host gets it again."""
+    if preset:
+        card.preset(VF, 558)
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(VF)])
+    assert notes.files.names() == [f'vgpu-{VF}']
+    card.reboot()
+    assert os_acc.unplug(instance) == 1
+    assert notes.files.names() == []
+
+
+def test_on_a_kernel_without_groups(card, here):
+    here.without_groups()
+    (van,) = os_acc.plug(devices.instance(), [devices.pci(VF)])
+    assert 'iommufd="yes"' in van.guest_config

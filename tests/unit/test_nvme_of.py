@@ -1107,3 +1107,15 @@ def test_allow_what_the_host_uses(fabric, run):
     run.fine('device', 'deny', A)
     out = run.fine('device', 'allow', A).out
     assert 'but it is not available now' in out
+
+
+def test_the_doctor_goes_on_after_a_namespace_that_vanishes(
+    fabric, monkeypatch
+):
+    def blocks(wwn):
+        raise FileNotFoundError(errno.ENOENT, 'gone', '/sys/block/nvme0n1')
+
+    monkeypatch.setattr(nvme_of, 'blocks', blocks)
+    driver = os_acc._host.extensions.drivers['nvme_of']
+    found = [each for each in driver.diagnose() if 'gone' in each.text]
+    assert len(found) == 2

@@ -324,6 +324,11 @@ def test_a_type_that_has_only_some_of_the_traits(here, tmp_path):
     assert previews.agrees(tmp_path, [devices.wanted('CUSTOM_TTY', two)])
 
 
+@pytest.mark.parametrize('number', [1, 2])
+def test_each_type_has_its_class(here, tmp_path, number):
+    previews.check(tmp_path, devices.wanted(f'CUSTOM_MDEV_MTTY_{number}'))
+
+
 def test_a_mediated_device_that_others_have_made(here, look):
     """A request without a handle gets a new one, and no other."""
     path = here.sys / 'class/mdev_bus/mtty/mdev_supported_types/mtty-2'
@@ -375,3 +380,17 @@ def test_a_function_for_a_device_that_takes_none(fake, tmp_path):
     request = devices.wanted(CLASS)
     request.function_id, request.driver = 'aes', 'fake'
     assert previews.agrees(tmp_path, [request]) is None
+
+
+def test_a_function_that_exists_goes_before_a_vf(here):
+    other = '0000:41:00.0'
+    here.add_function(other, '8086:4940', 0x0B4000, 'qat')
+    common = {'resource_class': 'CUSTOM_X'}
+    devices.spec(
+        {'address': devices.PF, 'num_vfs': 2, **common},
+        {'address': other, **common},
+    )
+    wanted = devices.wanted('CUSTOM_X')
+    (planned,) = preview.plug(os_acc._host, devices.instance(), [wanted])
+    (van,) = os_acc.plug(devices.instance(), [wanted])
+    assert planned.devices[0] == van.device == other

@@ -117,7 +117,6 @@ def check(item: dict[str, Any]) -> None:
     """Check that the keys of an entry go together.
 
     :param item: the JSON object; each value has been read
-    :raises InvalidRequest: if a key has no effect beside the others
     """
     if 'devices' not in item:
         for key in sorted(item.keys() & KEYS.keys()):

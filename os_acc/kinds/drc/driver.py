@@ -146,8 +146,6 @@ class DRCDriver(driver.DriverBase):
         """Check that the LPAR has released the slot.
 
         There is nothing to undo, because prepareVAN changes nothing.
-
-        :raises DeviceBusy: if the instance's LPAR still has the slot
         """
         if not isinstance(van.handle, objects.DRCHandle):
             return
@@ -195,9 +193,6 @@ class DRCDriver(driver.DriverBase):
         """Give a slot to a VAN.
 
         :param lpar: UUID of the LPAR that may already have the slot
-        :raises DeviceBusy: if another partition or VAN has it, or another
-            instance has a slot of its bus group
-        :raises DeviceUnhealthy: if it has failed
         """
         inventory.check(slot, slots.values(), lpar)
         allocation.check_healthy(self, van, slot.address)
@@ -232,10 +227,8 @@ def _check_group(
     No LPAR shows a slot that was plugged cold until the caller has built the
     LPAR, so the inventory alone is not enough.
 
-    :param holders: the VANs of this host
     :param instance_uuid: the instance that may have such slots; None: none
         may
-    :raises DeviceBusy: if another one has such a slot
     """
     for other in inventory.group(slot, slots.values()):
         for holder in holders.on(other.address):

@@ -103,7 +103,6 @@ def read(
     :param item: the JSON object
     :param common: the readers of the keys that every entry can have
     :returns: the settings, and the other values of spec_entry.Spec
-    :raises InvalidRequest: if a key or value is invalid; the error names it
     """
     values: dict[str, Any] = {'address': _address(item['idxd'])}
     settings: dict[str, Any] = {}

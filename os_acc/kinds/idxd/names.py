@@ -33,10 +33,7 @@ def split(name: str) -> tuple[str, int] | None:
 
 
 def parse(name: str) -> tuple[str, int]:
-    """Do what split() does.
-
-    :raises InvalidRequest: if it has another form
-    """
+    """Do what split() does, and refuse another form."""
     found = split(name)
     if found is None:
         raise exception.InvalidRequest(

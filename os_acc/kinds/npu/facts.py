@@ -67,7 +67,6 @@ def nodes_of(address: str) -> list[device_files.Node]:
     """The device files of a PCI function as they are below /dev.
 
     :returns: empty if one is not there yet, or is that of another device
-    :raises DeviceError: see device_files.opened()
     """
     found = []
     for each in shown(files_of(address)):

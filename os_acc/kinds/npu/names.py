@@ -29,10 +29,7 @@ def split(name: str) -> str | None:
 
 
 def parse(name: str) -> str:
-    """Do what split() does.
-
-    :raises InvalidRequest: if it has another form
-    """
+    """Do what split() does, and refuse another form."""
     found = split(name)
     if found is None:
         raise exception.InvalidRequest(

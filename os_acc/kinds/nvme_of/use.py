@@ -81,10 +81,8 @@ def parts(block: nvme_of.Block, snapshot: host_use.Snapshot) -> list[str]:
 def users(wwn: str, reachable: bool = True) -> list[str]:
     """Find who has a namespace open, as only root can see.
 
-    :param reachable: see users_of()
     :returns: a clause for each process, and for each block device that
         somebody has opened exclusively
-    :raises PrivilegeError: see open_files
     """
     snapshot = host_use.Snapshot.read()
     names = [

@@ -9,6 +9,7 @@ import os
 from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
@@ -329,16 +330,20 @@ def clear_vgpu_type(
 ) -> bool:
     """Clear the vGPU type of a VF, once its guest has closed the VF.
 
+    The VF may be gone, and its type with it.
+
     :param number: the type that os-acc has set. If the VF has another type,
         somebody else has set it, and nothing is changed
     :returns: False if the VF has this type, but there is no record that
         os-acc set it; it then stays
     :raises DeviceBusy: if a guest still has the VF open
     """
-    function = arguments.there(address)
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
+    if _is_gone(address):
+        return True
+    function = arguments.there(address)
     with function_notes.locked(function, seconds / 2) as lock:
         known = records.vgpus.read(address)
         if vgpu.current(address) != number:
@@ -366,18 +371,31 @@ def clear_vgpu_type(
     return True
 
 
+def _is_gone(address: str) -> bool:
+    """Whether the VF of a vGPU is gone: then nobody has it any more."""
+    arguments.addresses([address])
+    if pci.find(address) is not None:
+        return False
+    notes.check_noted(notes.VGPU, address)
+    records.vgpus.delete(address)
+    notes.forget(notes.VGPU, address, notes.Cleaned.GONE)
+    return True
+
+
 @context.entry
 @notes.undoes_own(returns=None)
 def released_vgpu(address: str, release_seconds: float) -> None:
     """Wait until a vGPU's guest has closed its VF, then clean it.
 
-    The vGPU type stays set.
+    The vGPU type stays set. The VF may be gone.
 
     :raises DeviceBusy: if the guest still has it open
     :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
-    function = arguments.there(address)
     release_seconds = arguments.seconds(release_seconds)
+    if _is_gone(address):
+        return
+    function = arguments.there(address)
     if offers.has_nothing_to_undo(lambda: offers.check_part(function)):
         return
     with function_notes.locked(function, release_seconds):

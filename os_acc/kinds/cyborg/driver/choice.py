@@ -15,6 +15,7 @@ from os_acc import exception
 from os_acc import objects
 from os_acc import programming
 from os_acc import reserved
+from os_acc.drivers import choosing
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
@@ -30,9 +31,9 @@ def ranked(
     """Sort devices: those with the function first, those in use last."""
     pools = driver.journal.pools()
     reservations = reserved.read(driver.journal)
-    return sorted(
+    return choosing.ranked(
         devices,
-        key=lambda found: rank(driver, found, request, pools, reservations),
+        lambda found: rank(driver, found, request, pools, reservations),
     )
 
 
@@ -124,8 +125,6 @@ def siblings(
     there are further ones, which Cyborg's driver need not report, because a
     guest that has a PF of the chip may be able to program it. If the handle is
     a VF, they are the PFs of the chip; else all other functions of the chip.
-
-    :returns: the identities of the handles
     """
     for each in found.siblings(handle):
         yield each.identity

@@ -14,20 +14,20 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc import programming
 from os_acc import progress
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import choice as cyborg_choice
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 from os_acc.kinds.cyborg.driver import mdev as cyborg_mdev
-from os_acc.kinds.cyborg.driver import options as cyborg_options
 from os_acc.kinds.cyborg.driver import program as cyborg_program
 from os_acc.kinds.cyborg.driver import report as cyborg_report
 from os_acc.kinds.cyborg.driver import source as cyborg_source
@@ -39,10 +39,10 @@ from os_acc.spec import device_spec
 CONF = cfg.CONF
 
 
-class CyborgDriver(driver.DriverBase):
+class CyborgDriver(base.Driver):
     """Gives out devices of Cyborg's drivers, with the checks of os-acc."""
 
-    CONFIG_OPTS = cyborg_options.OPTS
+    CONFIG_OPTS = cyborg_source.OPTS
     programs = True
     cleans = True
     handle_types = ('PCIHandle', 'MdevHandle', 'TestHandle')
@@ -155,6 +155,8 @@ class CyborgDriver(driver.DriverBase):
         if wanted is None:
             self._choose(van, request)
             return
+        if van.handle is not None:
+            _wait_until_back(van.handle)
         found = self._source.get(
             lambda found: found.has(wanted), wanted.identity
         )
@@ -177,24 +179,15 @@ class CyborgDriver(driver.DriverBase):
             )
         return mdev_handles.is_there(van.handle)
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
+    def undo(self, van: objects.VAN) -> None:
         """Undo the device half. This needs none of Cyborg's drivers."""
-        if self.is_anothers(van):
-            return
-        if isinstance(van.handle, objects.MdevHandle):
-            # Cyborg's own function does not wait until the guest is gone.
-            mdev_handles.release(van, van.handle)
-        elif (
+        if (
             isinstance(van.handle, objects.PCIHandle)
             and pci_release.RESET in van.driver_data
-            and (function := pci.find(van.handle.address)) is not None
         ):
-            if not pci_release.is_clean(van, function.address):
-                with pci_release.noticed(self, function.address):
-                    pci_release.clean(van, function)
-            pci_release.finish(van, function)
+            pci_release.give_back_clean(self, van)
+        # Cyborg's own function does not wait until the guest is gone.
+        mdev_handles.undo(van)
 
     def program_device(
         self,
@@ -254,6 +247,8 @@ class CyborgDriver(driver.DriverBase):
                 )
             van.handle, van.device = handle, found.parent
             van.save()
+            if isinstance(handle, objects.PCIHandle):
+                pci_release.hold(handle.address)
         if not found.programmable:
             # The kernel counts it before another VAN can claim one.
             self._make_mdev(van)
@@ -264,7 +259,7 @@ class CyborgDriver(driver.DriverBase):
         request: objects.AcceleratorRequest,
         found: cyborg_listing.Found,
     ) -> None:
-        """Give a VAN its function, if the device can be programmed.
+        """Program a VAN's device, if that can be done: the end of its claim.
 
         The device's lock is not held: VANs that share the device, or take
         another one, do not have to wait for the lock.
@@ -275,6 +270,10 @@ class CyborgDriver(driver.DriverBase):
             )
             with self.lock(found.parent):
                 self._make_mdev(van)
+        if isinstance(van.handle, objects.PCIHandle):
+            allocation.reserve_later(
+                van, self.specs(), pci.get(van.handle.address)
+            )
 
     def _make_mdev(self, van: objects.VAN) -> None:
         if isinstance(van.handle, objects.MdevHandle):
@@ -285,19 +284,22 @@ class CyborgDriver(driver.DriverBase):
         self, van: objects.VAN, handle: objects.PCIHandle
     ) -> Iterator[None]:
         """Check that a guest may have a PCI function; lock its IOMMU group."""
-        function = pci.get(handle.address)
-        specs = device_spec.load_for_vans(CONF)
-        again = van.device is not None
-        spec = specs.held(function) if again else specs.check(function)
+        function, bind = pci.get(handle.address), device_spec.BIND_LIBVIRT
+        if van.device is None:
+            spec = self.specs().check(function)
+        else:
+            pci_release.check_same(van, function)
+            before = van.driver_data.get(pci_release.VFIO_DRIVER)
+            spec = self.specs().held(function, before)
         with allocation.shared_locks(self, function, spec):
             allocation.check_function(
-                self, van, function, spec, device_spec.BIND_LIBVIRT, new=False
+                self, van, function, spec, bind, new=False
             )
-            pci_release.hold(handle.address)
             data = dict(van.driver_data)
             data.pop(pci_release.CLEANED, None)
             van.driver_data = {
                 **data,
+                **pci_release.hints(function, spec, bind),
                 pci_release.IDS: function.ids,
                 pci_release.RESET: spec.reset or self.config.reset,
             }
@@ -352,7 +354,7 @@ class CyborgDriver(driver.DriverBase):
             itertools.chain(cyborg_choice.ranked(self, fits, request), later),
             parts,
             take,
-            lambda: _undo(van),
+            lambda: _let_go(van),
             "all handles of Cyborg's devices are taken"
             if fits
             else f"Cyborg's drivers have no {allocation.selector(request)}",
@@ -373,7 +375,20 @@ class CyborgDriver(driver.DriverBase):
             self._claim(van, request, found, handle)
 
 
-def _undo(van: objects.VAN) -> None:
+def _wait_until_back(handle: objects.AttachHandle) -> None:
+    """Wait for what a VAN has had: its service may start after os-acc."""
+    if isinstance(handle, objects.MdevHandle):
+        mdev_handles.wait_for_parent(handle)
+    elif isinstance(handle, objects.PCIHandle):
+        waiting.until(
+            lambda: pci.find(handle.address),
+            CONF.os_acc.device_timeout,
+            f'PCI function {handle.address} to come back',
+            'pci',
+        )
+
+
+def _let_go(van: objects.VAN) -> None:
     """Undo the claim of a handle, so that the VAN can claim another one."""
     ids = van.driver_data.get(pci_release.IDS)
     if isinstance(van.handle, objects.PCIHandle) and ids is not None:

@@ -228,8 +228,6 @@ def _grouped(
     driver of Cyborg 17 with more handles than accelerators is Xilinx's: it
     reports one accelerator (_generate_dep_list in
     accelerator/drivers/fpga/xilinx/sysinfo.py).
-
-    :param number: how many accelerators Placement counts
     """
     if number == 1 and handles:
         yield tuple(handles)

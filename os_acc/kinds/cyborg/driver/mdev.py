@@ -15,7 +15,6 @@ from os_acc import log
 from os_acc import objects
 from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
-from os_acc.kernel import mdev_types
 from os_acc.kinds.cyborg.driver import process as cyborg_process
 from os_acc.kinds.mdev.driver import handles as mdev_handles
 from os_acc.spec import device_spec
@@ -29,25 +28,18 @@ def check(van: objects.VAN, handle: objects.MdevHandle) -> None:
 
     If it does not exist yet, the VAN's driver_data notes that os-acc has to
     remove it later. The caller saves the VAN.
-
-    :raises DeviceNotFound: if the parent or the type does not exist, or
-        device_spec does not name the parent
-    :raises DeviceBusy: if no capacity is left, the UUID names a device of
-        another type or parent, or a guest has it
     """
-    wanted = mdev_handles.mdev_of(handle)
+    wanted, limit = mdev_handles.mdev_of(handle), None
     if van.device is None:
-        device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
+        spec = device_spec.load(CONF).check_mdev(wanted.parent, wanted.type)
+        limit = spec.max_instances
     # Otherwise the VAN already has it, and keeps it.
-    kind = mdev_types.type_of(wanted.parent, wanted.type)
     there = mdev.find(wanted.uuid)
     if there is None:
-        if not kind.available:
-            raise mdev.exhausted(wanted)
+        mdev_handles.check_room(wanted, limit)
         van.driver_data = {**van.driver_data, mdev_handles.MADE: '1'}
         return
     mdev_handles.check_free(van, there, wanted)
-    mdev_handles.hold(wanted)
 
 
 def make(
@@ -58,12 +50,10 @@ def make(
     """Have a mediated device created, unless it exists.
 
     :param create: asks Cyborg to create it; raises CallFailed
-    :raises DeviceBusy: as check()
-    :raises DeviceError: if Cyborg could not create it
-    :raises Timeout: if it did not appear within device_timeout
     """
     wanted = mdev_handles.mdev_of(handle)
     if mdev.find(wanted.uuid) is not None:
+        mdev_handles.hold(wanted)
         return
     from os_acc.privileged.mdev import devices as privileged
 

@@ -67,11 +67,7 @@ class Deadline(NamedTuple):
 
 
 class Process:
-    """One helper process: the leader of a process group, and a socket to it.
-
-    :param python: the path of the Python interpreter
-    :raises HelperError: if it does not start
-    """
+    """A helper process: the leader of a process group, and a socket to it."""
 
     def __init__(self, python: str) -> None:
         self._python = python
@@ -131,7 +127,6 @@ class Process:
         After any error except CallFailed the process is no longer usable.
 
         :param what: what the method does, for error messages: an infinitive
-        :returns: the method's result
         :raises CallFailed: if the method raised an error
         :raises HelperError: if Cyborg or one of its drivers cannot be loaded,
             or the process died
@@ -177,10 +172,7 @@ class Process:
         )
 
     def _line(self, deadline: Deadline) -> bytes:
-        """Receive one line.
-
-        :raises _BadAnswer: if it does not end, or more than it was received
-        """
+        """Receive one line."""
         received = bytearray()
         while True:
             self._socket.settimeout(deadline.left)
@@ -223,8 +215,6 @@ class Helpers:
     kept for the next call.
 
     :param python: path of the interpreter; empty: that of this process
-    :param drivers: names of Cyborg's drivers
-    :param config_files: Cyborg's configuration files
     """
 
     def __init__(
@@ -278,11 +268,7 @@ class Helpers:
 
 
 def _read_answer(line: bytes, number: int) -> dict[str, Any]:
-    """Read an answer, as helper.__main__ describes it.
-
-    :param number: the id of the request
-    :raises _BadAnswer: if the line is not an answer to this request
-    """
+    """Read an answer, as helper.__main__ describes it."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as err:

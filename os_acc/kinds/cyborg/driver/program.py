@@ -40,19 +40,9 @@ def program(
 ) -> bool:
     """Program a device, and check the result as far as it can be seen.
 
-    :param bitstream: see bitstreams.fetched()
     :param function_id: the bitstream's function; None: unknown
-    :param report: called during the work, see DriverBase.program_device
     :param van: the VAN that needs it; None: the administrator
     :returns: False if the device already held the bitstream
-    :raises DeviceBusy: if others use the device with another function, or a
-        guest or another process has it open
-    :raises DeviceInUseByHost: if the host uses it
-    :raises DeviceNotFound: if none of Cyborg's drivers has the device, or
-        device_spec does not offer it
-    :raises BitstreamError: if the bitstream is unavailable
-    :raises DeviceError: if the programming failed, or the device reports
-        another function afterwards
     """
     with bitstreams.fetched(bitstream, function_id, None, report) as file:
         wanted = programming.Wanted(
@@ -62,10 +52,7 @@ def program(
 
 
 class CyborgProgrammer(programming.Programmer):
-    """Lets Cyborg's driver program a device.
-
-    :param source: calls Cyborg's drivers
-    """
+    """Lets Cyborg's driver program a device."""
 
     def __init__(self, device: str, source: cyborg_source.Source) -> None:
         super().__init__(device)
@@ -91,90 +78,72 @@ class CyborgProgrammer(programming.Programmer):
     ) -> str:
         file = self.needed(file)
         report(None, f'programming {self.device}')
-        by = _program(self._source, self.device, file.path, function_id)
-        if by == _COLD_REBOOT:
+        source, found = self._source, self._source.at(self.device)
+        try:
+            done = source.call(
+                'program',
+                source.config.program_timeout,
+                f'program {self.device} with {file.path}',
+                driver=found.cyborg_driver,
+                controlpath_id=found.controlpath_id,
+                image=file.path,
+            )
+        except exception.HelperError as err:
+            raise exception.DeviceError(
+                device=self.device, reason=str(err)
+            ) from err
+        finally:
+            source.forget()
+        if not done:
+            raise exception.DeviceError(
+                device=self.device,
+                reason=f"program() of Cyborg's {found.cyborg_driver} with "
+                f'{file.path} returned False, which means that it failed',
+            )
+        self._verify(found, function_id)
+        if found.cyborg_driver == _COLD_REBOOT:
             return device_spec.COLD_REBOOT
         return device_spec.PARTIAL
+
+    def _verify(
+        self, before: cyborg_listing.Found, function_id: str | None
+    ) -> None:
+        """Discover a device again after it was programmed, and check it."""
+        there, errors = self._source.discover()
+        for now in there:
+            if (now.address, now.cyborg_driver) == (
+                before.address,
+                before.cyborg_driver,
+            ):
+                break
+        else:
+            reason = errors.get(before.cyborg_driver, 'it is gone')
+            raise exception.DeviceError(
+                device=before.address,
+                reason=f"Cyborg's {before.cyborg_driver} does not find it any "
+                f'more after programming: {reason}',
+            )
+        if function_id is None or now.has_function(function_id):
+            return
+        if now.functions:
+            raise exception.DeviceError(
+                device=now.address,
+                reason=f'it was programmed with {function_id}, but has '
+                + ', '.join(now.functions),
+            )
+        LOG.info(
+            "%s: Cyborg's %s reports that it programmed function %s, but does "
+            'not report which function the device has',
+            now.address,
+            now.cyborg_driver,
+            function_id,
+        )
 
     def look(self) -> str | None:
         # The device may have changed while the caller waited for the lock.
         self._source.forget()
         functions = self._source.at(self.device).functions
         return functions[0] if functions else None
-
-
-def _program(
-    source: cyborg_source.Source,
-    address: str,
-    image_path: str,
-    function_id: str | None,
-) -> str:
-    """Program a device, and check the result as far as it can be seen.
-
-    :returns: the name of Cyborg's driver
-    """
-    found = source.at(address)
-    try:
-        done = source.call(
-            'program',
-            source.config.program_timeout,
-            f'program {address} with {image_path}',
-            driver=found.cyborg_driver,
-            controlpath_id=found.controlpath_id,
-            image=image_path,
-        )
-    except exception.HelperError as err:
-        raise exception.DeviceError(device=address, reason=str(err)) from err
-    finally:
-        source.forget()
-    if not done:
-        raise exception.DeviceError(
-            device=address,
-            reason=f"program() of Cyborg's {found.cyborg_driver} with "
-            f'{image_path} returned False, which means that it failed',
-        )
-    _verify(source, found, function_id)
-    return found.cyborg_driver
-
-
-def _verify(
-    source: cyborg_source.Source,
-    before: cyborg_listing.Found,
-    function_id: str | None,
-) -> None:
-    """Discover a device again after it was programmed, and check it.
-
-    :raises DeviceError: if it is gone or reports another function
-    """
-    there, errors = source.discover()
-    for now in there:
-        if (now.address, now.cyborg_driver) == (
-            before.address,
-            before.cyborg_driver,
-        ):
-            break
-    else:
-        reason = errors.get(before.cyborg_driver, 'it is gone')
-        raise exception.DeviceError(
-            device=before.address,
-            reason=f"Cyborg's {before.cyborg_driver} does not find it any "
-            f'more after programming: {reason}',
-        )
-    if function_id is None or now.has_function(function_id):
-        return
-    if now.functions:
-        raise exception.DeviceError(
-            device=now.address,
-            reason=f'it was programmed with {function_id}, but has '
-            + ', '.join(now.functions),
-        )
-    LOG.info(
-        "%s: Cyborg's %s reports that it programmed function %s, but does "
-        'not report which function the device has',
-        now.address,
-        now.cyborg_driver,
-        function_id,
-    )
 
 
 class _AsFound(programming.Programmer):
@@ -239,9 +208,6 @@ def put_function(
 
     The VAN is saved with its handle. The caller does not hold the device's
     lock, because this can take as long as Cyborg's driver programs.
-
-    :raises DeviceError: if the programming failed
-    :raises Timeout: if others programmed the device longer than they may
     """
     slot = slot_of(driver, source, found)
     if slot.chip is not None:

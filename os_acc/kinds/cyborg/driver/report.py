@@ -24,6 +24,7 @@ from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kinds.cyborg.driver import choice as cyborg_choice
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
+from os_acc.kinds.mdev.driver import handles as mdev_handles
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.objects import device as device_objects
 from os_acc.refusals import report_refusals
@@ -37,12 +38,7 @@ def devices(
     found: list[cyborg_listing.Found],
     holders: allocated.Holders,
 ) -> list[objects.Device]:
-    """Report the devices, with the checks of os-acc.
-
-    :param driver: os-acc's driver
-    :param found: what Cyborg's drivers discovered
-    :param holders: the VANs that have handles
-    """
+    """Report the devices, with the checks of os-acc."""
     snapshot = host_use.Snapshot.read()
     return [
         device
@@ -168,10 +164,16 @@ def _types(
     :param taken: how many mediated devices of it VANs have
     """
     seen = {kind.name: kind for kind in mdev_types.types(found.parent)}
+    spec = device_spec.load(CONF).find_parent(found.parent)
+    limit = spec.max_instances if spec is not None else None
+    room = mdev_handles.Room(mdev.devices())
     infos = []
     for name, number in found.mdevs.items():
         capacity = max(0, number - taken)
         kind = seen.get(name)
+        if kind is not None:
+            left = room.left(kind, limit)
+            capacity = capacity if left is None else min(capacity, left)
         infos.append(
             objects.DeviceMdevTypeInfo(
                 name=name,

@@ -9,17 +9,69 @@ import threading
 import time
 from typing import Any
 
+from oslo_config import cfg
+
 from os_acc import exception
 from os_acc import objects
+from os_acc.kernel import reset
 from os_acc.kinds.cyborg.driver import listing as cyborg_listing
 from os_acc.kinds.cyborg.driver import process as cyborg_process
 
+#: The options of the driver cyborg.
+OPTS = (
+    cfg.ListOpt(
+        'enabled_drivers',
+        default=[],
+        help="Names of Cyborg's drivers to use: entry points of the group "
+        'cyborg.accelerator.driver, such as intel_fpga_driver. If the list '
+        'is empty, os-acc uses none of them and starts no process.',
+    ),
+    cfg.StrOpt(
+        'python',
+        default='',
+        sample_default='<the one that os-acc runs in>',
+        help='Path of the Python interpreter of the environment in which '
+        'Cyborg is installed.',
+    ),
+    cfg.ListOpt(
+        'config_files',
+        default=[],
+        help="Cyborg's configuration files, such as "
+        '/etc/cyborg/cyborg.conf. Some of its drivers have options there.',
+    ),
+    cfg.FloatOpt(
+        'timeout',
+        default=60.0,
+        min=0.1,
+        help="Time limit in seconds for Cyborg's drivers to discover their "
+        'devices or to create a mediated device. At the limit they are '
+        'killed, with all processes that they have started.',
+    ),
+    cfg.FloatOpt(
+        'program_timeout',
+        default=1800.0,
+        min=0.1,
+        help="Time limit in seconds for Cyborg's drivers to program a device. "
+        'At the limit they are killed, as for timeout.',
+    ),
+    cfg.FloatOpt(
+        'discovery_interval',
+        default=60.0,
+        min=0,
+        help="Seconds for which the devices that Cyborg's drivers discovered "
+        'are remembered, to decide whether a request is for one of them.',
+    ),
+    cfg.StrOpt(
+        'reset',
+        default=reset.AUTO,
+        choices=reset.CHOICES,
+        help='Whether a PCI function is reset between two instances.',
+    ),
+)
+
 
 class Source:
-    """Calls Cyborg's drivers and keeps what they found for a while.
-
-    :param config: the values of the driver's options
-    """
+    """Calls Cyborg's drivers and keeps what they found for a while."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -35,7 +87,6 @@ class Source:
     ) -> list[cyborg_listing.Found]:
         """List the devices that match.
 
-        :param fresh: discover now, do not use what was found earlier
         :raises DiscoveryFailed: if no device matches and one of Cyborg's
             drivers failed: its devices might have matched, and the request
             must not go to a driver that fits less well
@@ -57,12 +108,7 @@ class Source:
     def get(
         self, matches: Callable[[cyborg_listing.Found], bool], wanted: str
     ) -> cyborg_listing.Found:
-        """Return the first device that matches; discover again if none does.
-
-        :param wanted: what is looked for, for the error message
-        :raises DeviceNotFound: if there is none
-        :raises DiscoveryFailed: as find()
-        """
+        """The first device that matches; if none does, discover again."""
         for fresh in (False, True):
             for found in self.find(matches, fresh):
                 return found
@@ -80,11 +126,7 @@ class Source:
         self._last = None
 
     def discover(self) -> tuple[list[cyborg_listing.Found], dict[str, str]]:
-        """Have Cyborg's drivers discover their devices now.
-
-        :returns: the devices, and the errors of the drivers that failed
-        :raises HelperError, Timeout: if the helper process fails
-        """
+        """Have Cyborg's drivers discover their devices now."""
         return cyborg_listing.read(
             self.call(
                 'discover', self.config.timeout, 'discover their devices'
@@ -92,11 +134,7 @@ class Source:
         )
 
     def create_mdev(self, handle: objects.MdevHandle) -> None:
-        """Have Cyborg create a mediated device.
-
-        :raises CallFailed: if Cyborg could not; it has the errno
-        :raises HelperError, Timeout: if the helper process fails
-        """
+        """Have Cyborg create a mediated device."""
         self.call(
             'create_mdev',
             self.config.timeout,

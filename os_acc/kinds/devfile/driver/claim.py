@@ -9,32 +9,40 @@ from collections.abc import Sequence
 import contextlib
 import itertools
 import logging
+import re
 
 from oslo_config import cfg
 
-from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import log
 from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
+from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
 from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
-from os_acc.kinds.devfile.driver import files
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
+#: The prefix of the resource classes of files whose entry sets none.
+PREFIX = 'CUSTOM_FILE_'
+
+# Keys of VAN.driver_data.
+PENDING = 'pending'  # set until the instance may have got the files
+SUBSYSTEM = 'subsystem'  # whose kernel events tell that the device is back
+
 
 def claim(
-    driver: driver_base.DriverBase,
+    driver: base.Driver,
     van: objects.VAN,
     name: str,
     share: str | None,
@@ -42,32 +50,28 @@ def claim(
     """Give an accelerator that a request names to a VAN.
 
     :param share: which of its shares; None: it is not shared, or any
-    :raises DeviceNotFound: if no entry of device_spec makes it
-    :raises DeviceBusy, DeviceInUseByHost, DeviceError: if it cannot be taken
     """
-    found = file_groups.find(name, specs())
+    found = file_groups.find(name, driver.specs())
     if found is None:
         raise file_availability.not_named(name).error()
     _claim(driver, van, found, share)
 
 
-def claim_again(driver: driver_base.DriverBase, van: objects.VAN) -> None:
+def claim_again(
+    driver: base.Driver, van: objects.VAN, handle: objects.DeviceFileHandle
+) -> None:
     """Give a VAN the same accelerator again: after a reboot, or if lost.
 
-    The numbers of its files may differ from those that it had.
-
-    :raises Timeout: if it does not come back within device_timeout
-    :raises DeviceBusy: if a process still has a file open by its old number
-    :raises: as claim()
+    The numbers of its files may differ from those that it had. A process may
+    still have a file open by its old number.
     """
-    handle, data = given_files.held_by(van), van.driver_data
-    assert handle is not None
-    before = file_groups.from_text(data.get(files.ENTRY))
+    data = van.driver_data
+    before = file_groups.from_text(data.get(given_files.ENTRY))
     found = waiting.until(
-        lambda: file_groups.find(handle.name, specs(), before),
+        lambda: file_groups.find(handle.name, driver.specs(), before),
         CONF.os_acc.device_timeout,
         f'device file {handle.name} to come back',
-        data.get(files.SUBSYSTEM) or None,
+        data.get(SUBSYSTEM) or None,
     )
     known = given_files.own_files(van)
     if (
@@ -80,29 +84,26 @@ def claim_again(driver: driver_base.DriverBase, van: objects.VAN) -> None:
 
 
 def choose(
-    driver: driver_base.DriverBase,
+    driver: base.Driver,
     van: objects.VAN,
     request: objects.AcceleratorRequest,
 ) -> None:
-    """Give the first accelerator that serves a request to a VAN.
-
-    :raises DeviceNotFound: if there is none that can be taken
-    """
+    """Give the first accelerator that serves a request to a VAN."""
     holders = allocation.holders(driver)
     choosing.choose(
         van,
         request,
-        file_groups.read(specs()),
+        file_groups.read(driver.specs()),
         lambda found: (
             [found]
-            if files.kind_of(found).serves(request)
+            if kind_of(found).serves(request)
             and not (found.spec.shared is None and holders.of_file(found.name))
             else []
         ),
         lambda found: _claim(driver, van, found, None),
         lambda: give_back(van, 0.0),
         'device_spec offers no such device file that is left on this host',
-        pci_functions.refused(driver, specs(), request),
+        pci_functions.refused(driver, driver.specs(), request),
     )
 
 
@@ -110,10 +111,9 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
     """Undo a claim: restore the files, and let the privileged half forget.
 
     :param release_seconds: how long the instance may take to close the files
-    :raises DeviceBusy: if a process still has a file open
     """
     handle = given_files.held_by(van)
-    if handle is None or files.ENTRY not in van.driver_data:
+    if handle is None or given_files.ENTRY not in van.driver_data:
         return
     from os_acc.privileged.devfile import device_files as privileged
 
@@ -122,7 +122,7 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
     now = (
         van.boot_id == sysfs.boot_id()
         and handle.share is None
-        and files.PENDING not in van.driver_data
+        and PENDING not in van.driver_data
     )
     left = privileged.give_back(
         handle.name,
@@ -131,19 +131,17 @@ def give_back(van: objects.VAN, release_seconds: float) -> None:
         release_seconds,
         CONF.os_acc.device_timeout,
     )
-    logger = log.about(LOG, van.instance_uuid, van.uuid)
-    for each in left:
-        logger.warning('%s', each)
+    given_files.warn(van, left)
 
 
-def is_intact(van: objects.VAN) -> bool:
+def is_intact(van: objects.VAN, specs: device_spec.Specs) -> bool:
     """Whether the files of a VAN are there, with numbers, owner and mode."""
     handle = given_files.held_by(van)
-    if handle is None or files.ENTRY not in van.driver_data:
+    if handle is None or given_files.ENTRY not in van.driver_data:
         return True
-    before = file_groups.from_text(van.driver_data[files.ENTRY])
+    before = file_groups.from_text(van.driver_data[given_files.ENTRY])
     assert before is not None
-    found = file_groups.find(handle.name, specs(), before)
+    found = file_groups.find(handle.name, specs, before)
     if found is None or found.path != handle.files[0].path:
         return False
     if given_files.own_files(van) != [each.file for each in found.own]:
@@ -152,10 +150,6 @@ def is_intact(van: objects.VAN) -> bool:
         given_files.belongs(each, before.owner, before.group, before.mode)
         for each in found.own
     )
-
-
-def specs() -> device_spec.Specs:
-    return device_spec.load_for_vans(CONF)
 
 
 def _users(
@@ -168,7 +162,7 @@ def _users(
 
 @contextlib.contextmanager
 def _locks(
-    driver: driver_base.DriverBase, found: file_groups.Accelerator
+    driver: base.Driver, found: file_groups.Accelerator
 ) -> Iterator[None]:
     """Lock an accelerator, and what is behind its files.
 
@@ -191,7 +185,7 @@ def _locks(
 
 
 def _claim(
-    driver: driver_base.DriverBase,
+    driver: base.Driver,
     van: objects.VAN,
     seen: file_groups.Accelerator,
     share: str | None,
@@ -203,7 +197,7 @@ def _claim(
     """
     with _locks(driver, seen):
         # The numbers of a file may have changed until now.
-        found = file_groups.find(seen.name, specs(), before)
+        found = file_groups.find(seen.name, driver.specs(), before)
         if found is None:
             raise file_availability.not_named(seen.name).error()
         known = allocation.holders(driver, van)
@@ -220,14 +214,12 @@ def _claim(
         _take(van, found, _share(van, found, share, known), before is None)
 
 
-def check_request(handle: objects.AttachHandle) -> None:
-    """Check an accelerator as claim() does. See DriverBase.check_request().
-
-    :raises DeviceNotFound: if no entry of device_spec makes it any more
-    :raises DeviceError: if cleaning_command cannot clean it
-    """
+def check_request(
+    handle: objects.AttachHandle, specs: device_spec.Specs
+) -> None:
+    """Check an accelerator as claim() does. See DriverBase.check_request()."""
     name = allocated.file_in(handle.identity)
-    found = None if name is None else file_groups.find(name, specs())
+    found = None if name is None else file_groups.find(name, specs)
     if found is None:
         raise file_availability.not_named(name or handle.identity).error()
     _check_cleaned(found)
@@ -246,10 +238,7 @@ def _share(
     wanted: str | None,
     holders: allocated.Holders,
 ) -> str | None:
-    """The share that a VAN gets: the lowest number that no other VAN has.
-
-    :raises DeviceBusy: if VANs of this and of other journals have all shares
-    """
+    """The share that a VAN gets: the lowest number that no other VAN has."""
     most = found.spec.shared
     taken = {
         (each.handle or '').rpartition('/')[2]
@@ -295,18 +284,15 @@ def _take(
     share: str | None,
     is_new: bool,
 ) -> None:
-    """Let the privileged half give out the files.
-
-    :param is_new: the VAN has not had them before
-    """
+    """Let the privileged half give out the files."""
     van.driver_data = {
         **van.driver_data,
-        files.ENTRY: file_groups.to_text(found.spec),
+        given_files.ENTRY: file_groups.to_text(found.spec),
         given_files.OWN: str(len(found.own)),
-        files.SUBSYSTEM: found.place.subsystem,
-        **({files.PENDING: 'yes'} if is_new else {}),
+        SUBSYSTEM: found.place.subsystem,
+        **({PENDING: 'yes'} if is_new else {}),
     }
-    handle = files.handle_of(found, share)
+    handle = handle_of(found, share)
     van.handle = handle
     van.device = file_groups.device_of(found)
     van.live_migratable = False
@@ -320,11 +306,37 @@ def _take(
         CONF.os_acc.device_timeout,
     )
     van.driver_data = {
-        key: value
-        for key, value in van.driver_data.items()
-        if key != files.PENDING
+        key: value for key, value in van.driver_data.items() if key != PENDING
     }
     van.save()
     log.about(LOG, van.instance_uuid, van.uuid).info(
         'device file %s is assigned as %s', found.path, handle.identity
+    )
+
+
+def kind_of(found: file_groups.Accelerator) -> inventory.Names:
+    """Name an accelerator as Placement does.
+
+    Its traits are those of its entry, and those of the PCI function behind
+    it.
+    """
+    traits = found.spec.traits
+    function = file_groups.function_of(found)
+    if function is not None:
+        behind = pci_functions.kind_of(function, device_spec.Spec())
+        traits = tuple(dict.fromkeys((*traits, *behind.traits)))
+    name = found.spec.resource_class
+    if name is None:
+        letters = re.sub('[^A-Za-z]', '', found.path.rpartition('/')[2])
+        name = PREFIX + (letters.upper() or 'DEVICE')
+    return inventory.Names(name, traits)
+
+
+def handle_of(
+    found: file_groups.Accelerator, share: str | None
+) -> objects.DeviceFileHandle:
+    return objects.DeviceFileHandle(
+        name=found.name,
+        share=share,
+        files=given_files.described(found.files, found.spec.permissions),
     )

@@ -30,7 +30,6 @@ from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.kinds.fake.driver import hardware as fake_hardware
-from os_acc.kinds.fake.driver import programmer as fake_programmer
 from os_acc.programming import bitstreams
 
 TRAITS = frozenset({'CUSTOM_FAKE_DEVICE'})
@@ -378,7 +377,7 @@ class FakeDriver(driver.DriverBase):
             self,
             device,
             region,
-            fake_programmer.Programmer(
+            fake_hardware.Programmer(
                 device,
                 _hardware_name(device, region),
                 self._hardware(),

@@ -10,6 +10,7 @@ number of times that it was programmed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import json
@@ -24,6 +25,10 @@ from oslo_config import cfg
 
 from os_acc import exception
 from os_acc import objects
+from os_acc import programming
+from os_acc import progress
+from os_acc.programming import bitstreams
+from os_acc.spec import device_spec
 from os_acc.state import files as state_files
 
 _DEVICE = re.compile(
@@ -62,7 +67,6 @@ class FakeDevice:
         """Read NAME:TYPE:HANDLES[:PROGRAMMING].
 
         :param number: the device's index in the option; its PCI bus number
-        :raises InvalidRequest: if the text has another form
         """
         match = _DEVICE.fullmatch(text)
         if match is None or int(match['count']) > 256:
@@ -135,10 +139,7 @@ class Hardware:
         )
 
     def take(self, handle: str, van_uuid: str, instance_uuid: str) -> None:
-        """Start the use of a handle. Does nothing if the VAN has it already.
-
-        :raises DeviceBusy: if another VAN has it
-        """
+        """Start the use of a handle, unless the VAN has it already."""
         mine = {'van': van_uuid, 'instance': instance_uuid}
         state_files.make_directory(self.path)
         # Written under another name, then linked: nobody reads half a file.
@@ -212,3 +213,41 @@ class Hardware:
                 return content
         except FileNotFoundError:
             return {}
+
+
+class Programmer(programming.Programmer):
+    """Writes the function into the file that stands for the hardware.
+
+    :param step: takes the time of a programming, and fails, as the options say
+    """
+
+    @property
+    def can_clear(self) -> bool:
+        return True
+
+    def __init__(
+        self,
+        device: str,
+        name: str,
+        hardware: Hardware,
+        step: Callable[[progress.Report], None],
+    ) -> None:
+        super().__init__(device)
+        self._name, self._hardware, self._step = name, hardware, step
+
+    def program(
+        self,
+        file: bitstreams.Bitstream | None,
+        function_id: str | None,
+        report: progress.Report,
+    ) -> str:
+        self._step(report)
+        digest = file.sha256 if file is not None else None
+        self._hardware.program(self._name, function_id or f'sha256-{digest}')
+        return device_spec.PARTIAL
+
+    def clear(self) -> None:
+        self._hardware.program(self._name, '')
+
+    def look(self) -> str:
+        return self._hardware.function_of(self._name) or ''

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import functools
 import os
 from typing import Any
 
@@ -24,12 +25,13 @@ from os_acc import programming
 from os_acc import progress
 from os_acc import reserved
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
-from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
 from os_acc.kinds.fpga.driver import slots as fpga_slots
 from os_acc.kinds.pci.driver import claim
+from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import report as pci_report
 from os_acc.objects import device as device_objects
 from os_acc.programming import bitstreams
@@ -55,7 +57,7 @@ OPTS = (
 )
 
 
-class FPGADriver(driver.DriverBase):
+class FPGADriver(base.Driver):
     """Programs PCI functions before they are given to instances."""
 
     programs = True
@@ -67,16 +69,16 @@ class FPGADriver(driver.DriverBase):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self._claims = claim.Claims(self, self._specs)
+        self._claims = claim.Claims(self, self.specs)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        specs = [s for s in self._specs().entries if s.programmer]
+        specs = [s for s in self.specs().entries if s.programmer]
         if not specs:
             return False
         if isinstance(request.handle, objects.PCIHandle):
             function = pci.find(request.handle.address)
             if function is not None:
-                return self._specs().find(function) is not None
+                return self.specs().find(function) is not None
             return self._claims.pf_of(request.handle.address) is not None
         wanted = request.resource_class
         if request.handle is not None or wanted is None:
@@ -88,39 +90,37 @@ class FPGADriver(driver.DriverBase):
 
     def _resource_classes(self) -> Iterator[str | None]:
         """The resource classes that get_devices() reports."""
-        for function, spec in pci_functions.listed(self._specs()):
+        for function, spec in pci_functions.listed(self.specs()):
             vf = True if fpga_slots.vfs(function, spec) else None
             yield pci_functions.kind_of(function, spec, vf).resource_class
 
     def get_devices(self) -> list[objects.Device]:
-        if not any(spec.programmer for spec in self._specs().entries):
+        if not any(spec.programmer for spec in self.specs().entries):
             return []
-        found = []
-        for device in self._claims.get_devices():
-            try:
-                offered = self._with_functions(device)
-            except Exception as err:
-                if not choosing.is_of_device(err):
-                    raise
-                reason = choosing.text_of(err)
-                found.append(inventory.failed(device.address, self, reason))
-            else:
-                if offered:
-                    found.append(device)
-        return found
+        return [
+            made
+            for each in pci_inventory.devices(self, self.specs())
+            for made in choosing.report(
+                self,
+                [each.address],
+                functools.partial(self._with_functions, each),
+            )
+        ]
 
-    def _with_functions(self, device: objects.Device) -> bool:
+    def _with_functions(
+        self, device: objects.Device, address: str
+    ) -> objects.Device | None:
         """Add to a report what a device contains, and its chip.
 
-        :returns: False if device_spec names VFs of it only: it is the PF that
+        :returns: None if device_spec names VFs of it only: it is the PF that
             is programmed
         """
         if device.health != device_objects.OK:
-            return True  # it cannot be read
-        parent = pci.get(device.address)
-        spec = self._specs().find(parent)
+            return device  # it cannot be read
+        parent = pci.get(address)
+        spec = self.specs().find(parent)
         if spec is None:
-            return False
+            return None
         slots = fpga_slots.Slots(self, parent, spec)
         every = slots.all()
         device.programming = spec.programming
@@ -128,25 +128,25 @@ class FPGADriver(driver.DriverBase):
         device.functions = programming.functions(every)
         device.chip = pci_report.chip_info(slots.chip)
         for each in device.handles:
-            address = each.handle.identity.removeprefix('pci/')
-            each.region = slots.region_of(address)
-        return True
+            function = each.handle.identity.removeprefix('pci/')
+            each.region = slots.region_of(function)
+        return device
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         function = pci.find(address) if pci.is_address(address) else None
-        if function is None or self._specs().find(function) is None:
+        if function is None or self.specs().find(function) is None:
             return None
-        spec = self._specs().check(function)
+        spec = self.specs().check(function)
         slots = fpga_slots.Slots(self, pci.get(function.parent), spec)
         return {
-            **(pci_report.show(self, address, self._specs()) or {}),
+            **(pci_report.show(self, address, self.specs()) or {}),
             **pci_report.show_chip(slots.chip),
             **programming.show(slots.all(), spec.programming),
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
         """Check the commands and slots; the driver pci does the rest."""
-        for spec in self._specs().entries:
+        for spec in self.specs().entries:
             for key in ('program', 'check', 'clear'):
                 command = getattr(spec, key)
                 if command and not os.access(command[0], os.X_OK):
@@ -156,20 +156,20 @@ class FPGADriver(driver.DriverBase):
                         f'{key}: there is no command {command[0]}',
                         "install the vendor's tools, or correct the path",
                     )
-        for device in self.get_devices():
-            subject = f'FPGA {device.address}'
-            if device.health != device_objects.OK:
-                yield finding.Finding(
-                    subject, finding.ERROR, device.health_reason or ''
-                )
-            else:
-                yield self._finding(subject, device)
+        yield from choosing.findings(
+            self.get_devices(),
+            lambda device: f'FPGA {device.address}',
+            lambda device: [self._finding(device)],
+        )
 
-    def _finding(
-        self, subject: str, device: objects.Device
-    ) -> finding.Finding:
+    def _finding(self, device: objects.Device) -> finding.Finding:
+        subject = f'FPGA {device.address}'
+        if device.health != device_objects.OK:
+            return finding.Finding(
+                subject, finding.ERROR, device.health_reason or ''
+            )
         parent = pci.get(device.address)
-        spec = self._specs().check(parent)
+        spec = self.specs().check(parent)
         for slot in fpga_slots.Slots(self, parent, spec).all():
             fault = slot.programmer.fault() if slot.programmer else None
             if fault is not None:
@@ -229,8 +229,7 @@ class FPGADriver(driver.DriverBase):
     ) -> None:
         """Claim a function, program it and bind it.
 
-        :raises: as choosing.choose(); if only one slot was tried, the error
-            of that slot
+        If only one slot was tried, its error is raised.
         """
         tried: dict[str, exception.ExceptionBase] = {}  # by label of the slot
         known: dict[str, fpga_slots.Slots] = {}
@@ -268,9 +267,9 @@ class FPGADriver(driver.DriverBase):
     ) -> None:
         """Give a VAN the function that its request asks for.
 
-        :param search: whether another device would be tried after an error
-        :raises SearchEnds: if it would, and programming has failed: a wrong
-            bitstream would spoil one device after the other
+        :param search: whether another device would be tried after an error,
+            but not if programming has failed: a wrong bitstream would spoil
+            one device after the other
         """
         assert isinstance(van.handle, objects.PCIHandle)
         assert van.device is not None
@@ -278,7 +277,7 @@ class FPGADriver(driver.DriverBase):
         if self._stays_as_it_is(van, request, parent):
             uses.decide(van, None)
             return
-        spec = self._specs().check_held(parent)
+        spec = self.specs().check_held(parent)
         slots = fpga_slots.Slots(self, parent, spec)
         slot = slots.of_function(van.handle.address)
         van.driver_data = {
@@ -318,7 +317,7 @@ class FPGADriver(driver.DriverBase):
             programming.REGION in van.driver_data
             and request.function_id is None
             and request.bitstream is None
-            and not self._specs().held(parent).programmer
+            and not self.specs().held(parent).programmer
         )
 
     def _program(
@@ -348,7 +347,7 @@ class FPGADriver(driver.DriverBase):
         report: progress.Report,
     ) -> bool:
         function = pci.get(address)
-        spec = self._specs().check(function)
+        spec = self.specs().check(function)
         slots = fpga_slots.Slots(self, function, spec)
         named = regions.check(
             f'PCI function {address}', region, slots.regions()
@@ -362,47 +361,45 @@ class FPGADriver(driver.DriverBase):
         What the device contains can be seen if its entry of device_spec has
         a function_file; otherwise the journal's record counts.
         """
-        if not self._claims.is_intact(van):
+        if (
+            not self._claims.is_intact(van)
+            or van.device is None
+            or pci.find(van.device) is None
+        ):
             return False
-        region = van.driver_data.get(programming.REGION)
-        parent = pci.find(van.device) if van.device is not None else None
-        if region is None or parent is None:
-            return parent is not None
-        spec = self._specs().held(parent)
-        if not spec.programmer:
-            return True  # it could not be programmed again
-        return (
-            fpga_slots.Slots(self, parent, spec).of_region(region).holds(van)
-        )
+        slot = self._slot_held(van)
+        # Without a slot, it could not be programmed again.
+        return slot is None or slot.holds(van)
 
     def left_behind(self, van: objects.VAN) -> str | None:
         return 'what the FPGA holds besides its function, such as its memory'
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if self.is_anothers(van):
-            return
+    def undo(self, van: objects.VAN) -> None:
         self._claims.give_back(van)
-        if programming.REGION not in van.driver_data or van.device is None:
-            return
-        function = pci.find(van.device)
-        spec = self._specs().held(function) if function is not None else None
-        if function is None or spec is None or not spec.programmer:
-            return  # the card is gone, or its entry of device_spec
-        region = van.driver_data[programming.REGION]
-        slot = fpga_slots.Slots(self, function, spec).of_region(region)
-        slot.clear(van, remove=self.config.at_unplug == CLEAR)
+        slot = self._slot_held(van)
+        if slot is not None:
+            slot.clear(van, remove=self.config.at_unplug == CLEAR)
+
+    def _slot_held(self, van: objects.VAN) -> programming.Slot | None:
+        """The slot that a VAN has.
+
+        :returns: None also if the card is gone, or its entry of device_spec
+        """
+        region = van.driver_data.get(programming.REGION)
+        parent = pci.find(van.device) if van.device is not None else None
+        if region is None or parent is None:
+            return None
+        spec = self.specs().held(parent)
+        if not spec.programmer:
+            return None
+        return fpga_slots.Slots(self, parent, spec).of_region(region)
 
     def _order(
         self,
         request: objects.AcceleratorRequest,
         known: dict[str, fpga_slots.Slots],
     ) -> Callable[[str], int]:
-        """Prefer devices with the function; devices in use come last.
-
-        :param known: as for _slot_at()
-        """
+        """Prefer devices with the function; devices in use come last."""
         wanted = programming.Wanted.of_request(request)
         ranks: dict[str, int] = {}
         pools = self.journal.pools()
@@ -429,12 +426,12 @@ class FPGADriver(driver.DriverBase):
         device = name or address
         if device not in known:
             parent = pci.get(device)
-            spec = self._specs().check(parent)
+            spec = self.specs().check(parent)
             known[device] = fpga_slots.Slots(self, parent, spec)
         return known[device].of_function(address)
 
     @staticmethod
-    def _specs() -> fpga_slots.Programmable:
+    def specs() -> fpga_slots.Programmable:
         found = device_spec.load_for_vans(CONF)
         if isinstance(found, device_spec.Unreadable):
             return fpga_slots.Unreadable(found.error)

@@ -40,11 +40,7 @@ class Programmable(device_spec.Specs):
         return spec
 
     def check_held(self, function: pci.Function) -> device_spec.Spec:
-        """The entry for a device that a VAN has already. See held().
-
-        :raises DeviceNotFound: if no entry says any more how the device is
-            programmed
-        """
+        """The entry for a device that a VAN has already. See held()."""
         spec = self.held(function)
         return spec if spec.programmer else self.check(function)
 
@@ -58,9 +54,7 @@ class Slots:
 
     The chip of the device is looked for once.
 
-    :param driver: the driver of the device
     :param parent: the function that is programmed, which is not a VF
-    :param spec: its entry of device_spec
     :ivar chip: the chip that the function belongs to
     """
 

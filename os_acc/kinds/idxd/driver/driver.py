@@ -10,7 +10,6 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import log
@@ -19,7 +18,9 @@ from os_acc.availability import functions as availability
 from os_acc.claims import meeting
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
+from os_acc.drivers import given_files
 from os_acc.drivers import pci_functions
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
@@ -30,22 +31,22 @@ from os_acc.kinds.idxd import names as idxd_names
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.kinds.idxd.driver import report
 from os_acc.privileged import root_folder
-from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
 CONF = cfg.CONF
 
 
-class IdxdDriver(driver.DriverBase):
+class IdxdDriver(base.OneHandleDriver):
     cleans = True
     handle_types = ('DeviceFileHandle',)
+    handle_class = objects.DeviceFileHandle
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
-        return choosing.is_for_kind(request, spec_idxd.KEY, self._specs())
+        return choosing.is_for_kind(request, spec_idxd.KEY, self.specs())
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)
-        specs = self._specs()
+        specs = self.specs()
         return choosing.report(
             self,
             report.named(specs),
@@ -56,26 +57,18 @@ class IdxdDriver(driver.DriverBase):
         """Show a device by the address of its PCI function."""
         if not pci.is_address(address):
             return None
-        return report.shown(address, self._specs(), allocation.holders(self))
+        return report.shown(address, self.specs(), allocation.holders(self))
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        yield from report.findings(self._specs(), allocation.holders(self))
+        yield from report.findings(self.specs(), allocation.holders(self))
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
+    def take(self, van: objects.VAN, handle: objects.DeviceFileHandle) -> None:
+        self._take(van, *idxd_names.parse(handle.name))
+
+    def take_again(
+        self, van: objects.VAN, handle: objects.DeviceFileHandle
     ) -> None:
-        wanted = van.handle or request.handle
-        if wanted is None:
-            self._choose(van, request)
-            return
-        wanted = objects.DeviceFileHandle.cast(wanted, f'driver {self.name!r}')
-        address, number = idxd_names.parse(wanted.name)
-        if van.handle is None:
-            self._take(van, address, number)
-            return
+        address, number = idxd_names.parse(handle.name)
         # After a reboot, the kernel may find the device only later.
         waiting.until(
             lambda: idxd.find(address),
@@ -89,26 +82,26 @@ class IdxdDriver(driver.DriverBase):
             )
             self._enable(van, address, number)
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first work queue that is free and as requested."""
         choosing.choose(
             van,
             request,
-            report.named(self._specs()),
+            report.named(self.specs()),
             lambda address: self._serving(address, request),
             lambda address: self._take(van, address, None),
-            lambda: self._undo(van),
+            lambda: self.undo(van),
             'device_spec offers no work queues of this kind on this host',
-            pci_functions.refused(self, self._specs(), request),
+            pci_functions.refused(self, self.specs(), request),
         )
 
     def _serving(
         self, address: str, request: objects.AcceleratorRequest
     ) -> Iterator[str]:
         """The address of a device, if its work queues serve a request."""
-        offered = pci_functions.offered(address, self._specs(), spec_idxd.KEY)
+        offered = pci_functions.offered(address, self.specs(), spec_idxd.KEY)
         if offered is None:
             return
         kind = report.kind_of(offered[1], idxd.find(address))
@@ -136,7 +129,7 @@ class IdxdDriver(driver.DriverBase):
         """Find a work queue that nobody has. See _take()."""
         function = pci.get(address)
         device = idxd.find(address)
-        spec = self._specs().find(function)
+        spec = self.specs().find(function)
         settings = None if spec is None else spec.queues
         holders = allocation.holders(self, van)
         file_holders = report.files_given(device, holders)
@@ -177,33 +170,28 @@ class IdxdDriver(driver.DriverBase):
     def _enable(self, van: objects.VAN, address: str, number: int) -> None:
         """Enable the work queue of a VAN, and save its device file.
 
-        The kernel chooses the number of the file only now.
-
-        :raises DeviceBusy: if another VAN was given that number: a container
-            may still have a device file with it
+        The kernel chooses the number of the file only now. If another VAN was
+        given that number, a container may still have a file with it.
         """
         from os_acc.privileged.idxd import queues as privileged
 
         path, major, minor = privileged.enable(
             address, number, van.uuid, CONF.os_acc.device_timeout
         )
-        file = objects.DeviceFile(
-            path=str(path),
-            type='c',
-            major=int(major),
-            minor=int(minor),
-            permissions='rw',
+        file = device_file.DeviceFile(
+            str(path), device_file.Number('c', int(major), int(minor))
         )
         name = idxd_names.name_of(address, number)
-        number_of = device_file.Number(file.type, file.major, file.minor)
         allocation.check(
             availability.Obstacle.of(f'device file {path}', each.reason)
             for each in allocation.holders(self, van).in_the_way(
-                f'file/{name}', address, device_file.texts([number_of])
+                f'file/{name}', address, device_file.texts([file.number])
             )
             if each.relation is meeting.Relation.NUMBER
         )
-        van.handle = objects.DeviceFileHandle(name=name, files=[file])
+        van.handle = objects.DeviceFileHandle(
+            name=name, files=given_files.described([file])
+        )
         van.save()
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'work queue %s enabled as %s', name, path
@@ -218,27 +206,17 @@ class IdxdDriver(driver.DriverBase):
         if device is None or queue is None or not queue.is_enabled:
             return False
         file = device.file(queue)
-        saved = [
-            (
-                each.path,
-                device_file.Number(each.type, each.major, each.minor),
-            )
-            for each in van.handle.files
-        ]
+        if file is None:
+            return False
+        shown = device_files.shown(file.path)
         return (
-            file is not None
-            and saved == [(device_files.shown(file.path), file.number)]
+            given_files.own_files(van)
+            == [device_file.DeviceFile(shown, file.number)]
             and queue.label == idxd_names.label_of(van.uuid)
             and device_file.number_of(file.path) == file.number
         )
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        self._undo(van)
-
-    @staticmethod
-    def _undo(van: objects.VAN) -> None:
+    def undo(self, van: objects.VAN) -> None:
         """Disable the work queue of a VAN."""
         if not isinstance(van.handle, objects.DeviceFileHandle):
             return
@@ -262,7 +240,3 @@ class IdxdDriver(driver.DriverBase):
         log.about(LOG, van.instance_uuid, van.uuid).info(
             'work queue %s disabled', name
         )
-
-    @staticmethod
-    def _specs() -> device_spec.Specs:
-        return device_spec.load(CONF)

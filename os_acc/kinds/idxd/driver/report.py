@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
-from os_acc import exception
 from os_acc import finding
 from os_acc import objects
 from os_acc.availability import functions as availability
@@ -29,6 +27,7 @@ from os_acc.refusals import reasons
 from os_acc.spec import device_spec
 
 _CLASS_OF = {'dsa': 'CUSTOM_DSA', 'iax': 'CUSTOM_IAA'}
+_SUBJECT = 'work queues of {}'
 
 
 def kind_of(
@@ -71,17 +70,12 @@ def device(
     function, spec = there
     assert spec.queues is not None
     found = idxd.find(address)
-    kind = kind_of(spec, found)
-    values: dict[str, Any] = {}
-    if kind.resource_class:
-        values['resource_class'] = kind.resource_class
     return inventory.device(
         address,
         driver,
         list(_handles(function, spec.queues, found, holders)),
         function=function,
-        traits=list(kind.traits),
-        **values,
+        names=kind_of(spec, found),
     )
 
 
@@ -101,7 +95,7 @@ def _handles(
         if (parts := idxd_names.split(name)) and parts[0] == address:
             numbers.add(parts[1])
     file_holders = files_given(found, holders)
-    common = list(_common(function, settings, found, holders, file_holders))
+    common = list(_common(function, settings, found, holders))
     for number in sorted(numbers):
         own = common
         if not own and found is not None:
@@ -135,20 +129,15 @@ def _common(
     settings: spec_idxd.Queues | None,
     found: idxd.Device | None,
     holders: allocated.Holders,
-    file_holders: Mapping[int, reasons.Reason],
 ) -> Iterator[availability.Obstacle]:
-    """Why no work queue of a function can be given out now.
-
-    :param file_holders: what files_given() says
-    """
-    address = function.address
+    """Why no work queue of a function can be given out now."""
     yield from _not_free(function, holders)
     yield from idxd_availability.obstacles(
         function,
         found,
         settings,
-        has_queues(address, holders),
-        file_holders,
+        has_queues(function.address, holders),
+        files_given(found, holders),
     )
 
 
@@ -173,10 +162,7 @@ def shown(
     settings = None if spec is None else spec.queues
     if function is None or (found is None and settings is None):
         return None
-    file_holders = files_given(found, holders)
-    refused = next(
-        _common(function, settings, found, holders, file_holders), None
-    )
+    refused = next(_common(function, settings, found, holders), None)
     told: dict[str, Any] = {
         'address': address,
         'work queues can be given out': 'yes'
@@ -224,36 +210,29 @@ def findings(
 
     doctor.entries says why an entry offers none.
     """
-    for address in named(specs):
-        subject = f'work queues of {address}'
-        try:
-            there = pci_functions.offered(address, specs, spec_idxd.KEY)
-            if there is not None:
-                yield from _finding(subject, *there, holders)
-        except (OSError, ValueError, exception.DeviceError) as err:
-            yield choosing.finding_of(subject, err)
 
+    def look(address: str) -> Iterator[finding.Finding]:
+        """Say how many work queues there are, or why they are not free."""
+        there = pci_functions.offered(address, specs, spec_idxd.KEY)
+        if there is None:
+            return
+        subject, (function, spec) = _SUBJECT.format(address), there
+        assert spec.queues is not None
+        found = idxd.find(address)
+        for each in _not_free(function, holders):
+            yield finding.Finding(
+                subject, finding.WARNING, each.text, each.remedy
+            )
+            return
+        if found is not None and not any(
+            _common(function, spec.queues, found, holders)
+        ):
+            count = len(idxd_availability.numbers(found, spec.queues))
+            yield finding.Finding(
+                subject, finding.OK, f'{found.name}: {count} for programs'
+            )
 
-def _finding(
-    subject: str,
-    function: pci.Function,
-    spec: device_spec.Spec,
-    holders: allocated.Holders,
-) -> Iterator[finding.Finding]:
-    """Say how many work queues there are, or that they are not free now."""
-    assert spec.queues is not None
-    found = idxd.find(function.address)
-    for each in _not_free(function, holders):
-        yield finding.Finding(subject, finding.WARNING, each.text, each.remedy)
-        return
-    file_holders = files_given(found, holders)
-    if found is not None and not any(
-        _common(function, spec.queues, found, holders, file_holders)
-    ):
-        count = len(idxd_availability.numbers(found, spec.queues))
-        yield finding.Finding(
-            subject, finding.OK, f'{found.name}: {count} for programs'
-        )
+    return choosing.findings(named(specs), _SUBJECT.format, look)
 
 
 def has_queues(address: str, holders: vans.Vans) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
-import os
 from typing import Any
 
 import os_resource_classes as resource_classes
@@ -20,6 +19,7 @@ from os_acc.availability import functions as availability
 from os_acc.claims import allocated
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import migratable
@@ -29,6 +29,7 @@ from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kinds.mdev.driver import handles as mdev_handles
+from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -63,10 +64,11 @@ OPTS = (
 PREFIX = 'CUSTOM_MDEV_'
 
 
-class MdevDriver(driver.DriverBase):
+class MdevDriver(base.OneHandleDriver):
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('MdevHandle',)
+    handle_class = objects.MdevHandle
     moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -80,7 +82,7 @@ class MdevDriver(driver.DriverBase):
                 # Then its class VGPU is for VFs of the driver nvidia_vgpu.
                 and spec.bind != device_spec.BIND_NONE
                 and self._is_for_mdevs(spec)
-                for spec in self._specs().entries
+                for spec in self.specs().entries
             )
         )
 
@@ -139,26 +141,33 @@ class MdevDriver(driver.DriverBase):
         }
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        holders, made = allocation.holders(self), mdev.devices()
-        kept = mdev_handles.kept(self.journal)
-        for parent in mdev_types.parents():
-            try:
-                offered = self._parent(parent)
-            except (OSError, ValueError, exception.DeviceError) as err:
-                yield choosing.finding_of(f'mdev parent {parent}', err)
-                continue
-            if offered is None:
-                continue
-            _, types = offered
-            text = ', '.join(f'{t.name}: {t.available} more' for t in types)
-            yield finding.Finding(f'mdev parent {parent}', 'ok', text)
-            for each in made:
-                if (
-                    each.parent != parent
-                    or holders.of_mdev(each.uuid)
-                    or each.uuid in kept
-                ):
-                    continue
+        holders, kept = (
+            allocation.holders(self),
+            mdev_handles.kept(self.journal),
+        )
+        unknown = [
+            each
+            for each in mdev.devices()
+            if not holders.of_mdev(each.uuid) and each.uuid not in kept
+        ]
+        return choosing.findings(
+            mdev_types.parents(),
+            'mdev parent {}'.format,
+            lambda parent: self._findings(parent, unknown),
+        )
+
+    def _findings(
+        self, parent: str, unknown: list[mdev.Mdev]
+    ) -> Iterator[finding.Finding]:
+        """Report a parent."""
+        offered = self._parent(parent)
+        if offered is None:
+            return
+        _, types = offered
+        text = ', '.join(f'{t.name}: {t.available} more' for t in types)
+        yield finding.Finding(f'mdev parent {parent}', finding.OK, text)
+        for each in unknown:
+            if each.parent == parent:
                 yield finding.Finding(
                     f'mdev {each.uuid}',
                     finding.OK
@@ -181,7 +190,7 @@ class MdevDriver(driver.DriverBase):
         if offered is None:
             return None
         spec, types = offered
-        function = pci.find(parent) if pci.is_address(parent) else None
+        function = mdev_handles.function_of(parent)
         taken = list(availability.part_obstacles(parent, parent, holders))
         handles = [
             inventory.handle(
@@ -196,7 +205,7 @@ class MdevDriver(driver.DriverBase):
         ]
         infos = []
         for kind in types:
-            capacity = room.take(function, kind, spec.max_instances)
+            capacity = room.take(kind, spec.max_instances)
             infos.append(
                 objects.DeviceMdevTypeInfo(
                     name=kind.name,
@@ -222,7 +231,7 @@ class MdevDriver(driver.DriverBase):
 
         :returns: None if none is
         """
-        spec = self._specs().find_parent(parent)
+        spec = self.specs().find_parent(parent)
         if spec is None or not spec_parts.offers(spec, spec_parts.Part.MDEV):
             return None
         types = [
@@ -243,6 +252,14 @@ class MdevDriver(driver.DriverBase):
         if function and function.base_class == pci.CLASS_DISPLAY:
             return str(resource_classes.VGPU)
         return type_trait(kind.name)
+
+    def serves(
+        self, request: objects.AcceleratorRequest, device: objects.Device
+    ) -> bool:
+        if device.health != device_objects.OK:
+            return super().serves(request, device)
+        # The report has the class of the first type only.
+        return any(self._serving(device.address, request, request.uuid))
 
     def check_request(
         self,
@@ -275,30 +292,11 @@ class MdevDriver(driver.DriverBase):
         uuid = objects.MdevHandle.cast(handle, f'driver {self.name!r}').uuid
         return int(uuid not in mdev_handles.kept(self.journal, False))
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        wanted = van.handle or request.handle
-        if van.handle is not None and isinstance(wanted, objects.MdevHandle):
-            # After a reboot the parent may appear only once a service of its
-            # vendor has started.
-            path = mdev.parent_directory(wanted.parent)
-            waiting.until(
-                lambda: os.path.isdir(path),
-                CONF.os_acc.device_timeout,
-                f'mdev parent {wanted.parent} to come back',
-                'mdev',
-            )
-        if wanted is None:
-            self._choose(van, request)
-            return
-        wanted = objects.MdevHandle.cast(wanted, f'driver {self.name!r}')
-        self._make(van, wanted)
+    def take_again(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
+        mdev_handles.wait_for_parent(handle)
+        self.take(van, handle)
 
-    def _make(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
+    def take(self, van: objects.VAN, handle: objects.MdevHandle) -> None:
         """Take a mediated device, and make it if it does not exist."""
         with self.lock(handle.parent):
             allocation.check_not_whole(
@@ -307,7 +305,7 @@ class MdevDriver(driver.DriverBase):
             wanted = mdev_handles.mdev_of(handle)
             limit = None
             if van.device is None:
-                spec = self._specs().check_mdev(wanted.parent, wanted.type)
+                spec = self.specs().check_mdev(wanted.parent, wanted.type)
                 limit = spec.max_instances
             # Otherwise the VAN already has it, and keeps it.
             there = mdev.find(wanted.uuid)
@@ -341,12 +339,12 @@ class MdevDriver(driver.DriverBase):
             else:
                 mdev_handles.hold(wanted)
             if van.live_migratable is None:
-                known = self._specs().known_parent(wanted.parent)
+                known = self.specs().known_parent(wanted.parent)
                 van.live_migratable = (
                     known is None or known.live_migratable is not False
                 ) and migratable.mediated(van, wanted)
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take a device that os-acc apply keeps, or make one.
@@ -369,10 +367,10 @@ class MdevDriver(driver.DriverBase):
             request,
             places,
             parts,
-            lambda handle: self._make(van, handle),
+            lambda handle: self.take(van, handle),
             lambda: mdev_handles.undo(van),
             'device_spec offers no parent of this host that has such a type',
-            pci_functions.refused(self, self._specs(), request),
+            pci_functions.refused(self, self.specs(), request),
         )
 
     def _serving(
@@ -389,7 +387,7 @@ class MdevDriver(driver.DriverBase):
         if found is None:
             return
         spec, types = found
-        function = pci.find(parent) if pci.is_address(parent) else None
+        function = mdev_handles.function_of(parent)
         for kind in types:
             traits = {type_trait(kind.name), *spec.traits}
             if self._class(
@@ -402,17 +400,8 @@ class MdevDriver(driver.DriverBase):
     def is_intact(self, van: objects.VAN) -> bool:
         return mdev_handles.is_there(van.handle)
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if isinstance(van.handle, objects.MdevHandle) and not self.is_anothers(
-            van
-        ):
-            mdev_handles.release(van, van.handle)
-
-    @staticmethod
-    def _specs() -> device_spec.Specs:
-        return device_spec.load(CONF)
+    def undo(self, van: objects.VAN) -> None:
+        mdev_handles.undo(van)
 
 
 def _status(uuid: str, holders: allocated.Holders) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 import logging
+import os
 import uuid
 
 from oslo_config import cfg
@@ -16,6 +17,7 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import log
 from os_acc import objects
+from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
@@ -75,12 +77,22 @@ def is_there(handle: objects.AttachHandle | None) -> bool:
     return mdev.find(wanted.uuid) == wanted
 
 
-def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
-    """Check that a VAN can take a mediated device that exists already.
+def wait_for_parent(handle: objects.MdevHandle) -> None:
+    """Wait for the parent of a device that a VAN has had.
 
-    :raises DeviceBusy: if the UUID names a device of another type or parent,
-        or a guest has it
+    After a reboot it may appear only once a service of its vendor has started.
     """
+    path = mdev.parent_directory(handle.parent)
+    waiting.until(
+        lambda: os.path.isdir(path),
+        CONF.os_acc.device_timeout,
+        f'mdev parent {handle.parent} to come back',
+        'mdev',
+    )
+
+
+def check_free(van: objects.VAN, there: mdev.Mdev, wanted: mdev.Mdev) -> None:
+    """Check that a VAN can take a mediated device that exists already."""
     mdev.check_same(there, wanted)
     from os_acc.privileged import device_users
 
@@ -127,21 +139,13 @@ def create(van: objects.VAN, wanted: mdev.Mdev, kept: bool) -> None:
 
 
 def undo(van: objects.VAN) -> None:
-    """Undo an attempt to make the mediated device of a VAN, or to take one.
-
-    :raises: as release()
-    """
-    if isinstance(van.handle, objects.MdevHandle):
-        release(van, van.handle)
-
-
-def release(van: objects.VAN, handle: objects.MdevHandle) -> None:
     """Release the mediated device of a VAN; remove it if os-acc made it.
 
-    :raises DeviceBusy: if a guest still has it open
-    :raises DeviceError: if the privileged half has no record of making it
+    Does nothing if the VAN has none.
     """
-    wanted = mdev_of(handle)
+    if not isinstance(van.handle, objects.MdevHandle):
+        return
+    wanted = mdev_of(van.handle)
     if mdev.find(wanted.uuid) not in (None, wanted):
         # Another device has the UUID by now.
         return
@@ -189,37 +193,25 @@ class Room:
             (_card_of(each.parent), each.type) for each in made
         )
 
-    def left(
-        self,
-        function: pci.Function | None,
-        kind: mdev_types.Type,
-        limit: int | None,
-    ) -> int | None:
+    def left(self, kind: mdev_types.Type, limit: int | None) -> int | None:
         """How many more of a type fit into a card; None if that is unknown.
 
-        :param function: the parent, if it is a PCI function
         :param limit: max_instances of device_spec; None: as the driver says
         """
+        function = function_of(kind.parent)
         is_vf = function is not None and function.is_vf
         most = limit or (kind.maximum if is_vf else None)
         if most is None:
             return None
-        card = function.parent if function is not None else kind.parent
-        return max(0, most - self._taken[card, kind.name])
+        return max(0, most - self._taken[_card_of(kind.parent), kind.name])
 
-    def take(
-        self,
-        function: pci.Function | None,
-        kind: mdev_types.Type,
-        limit: int | None,
-    ) -> int:
+    def take(self, kind: mdev_types.Type, limit: int | None) -> int:
         """How many more of a type to report for a parent. See left()."""
-        left = self.left(function, kind, limit)
+        left = self.left(kind, limit)
         if left is None:
             return kind.available
         number = min(kind.available, left)
-        card = function.parent if function is not None else kind.parent
-        self._taken[card, kind.name] += number
+        self._taken[_card_of(kind.parent), kind.name] += number
         return number
 
 
@@ -227,18 +219,18 @@ def check_room(wanted: mdev.Mdev, limit: int | None) -> None:
     """Check that a card may have one more mediated device of a type.
 
     :param limit: max_instances of its entry of device_spec
-    :raises DeviceNotFound: if the parent lacks the type
-    :raises DeviceBusy: if the card has no room for it, or has max_instances of
-        it already
     """
     kind = mdev_types.type_of(wanted.parent, wanted.type)
-    is_pci = pci.is_address(wanted.parent)
-    function = pci.find(wanted.parent) if is_pci else None
-    left = Room(mdev.devices()).left(function, kind, limit)
+    left = Room(mdev.devices()).left(kind, limit)
     if not kind.available or (left is not None and left < 1):
         raise mdev.exhausted(wanted)
 
 
+def function_of(parent: str) -> pci.Function | None:
+    """The PCI function that a parent is; None if it is none."""
+    return pci.find(parent) if pci.is_address(parent) else None
+
+
 def _card_of(parent: str) -> str:
-    function = pci.find(parent) if pci.is_address(parent) else None
+    function = function_of(parent)
     return function.parent if function is not None else parent

@@ -11,7 +11,6 @@ from typing import Any
 
 from oslo_config import cfg
 
-from os_acc import driver
 from os_acc import exception
 from os_acc import finding
 from os_acc import log
@@ -19,6 +18,7 @@ from os_acc import objects
 from os_acc.availability import host_use
 from os_acc.claims import allocated
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
@@ -64,26 +64,26 @@ OPTS = (
 )
 
 
-class NVMeOFDriver(driver.DriverBase):
+class NVMeOFDriver(base.OneHandleDriver):
     """Connects namespaces of NVMe-oF targets, each for one instance."""
 
     CONFIG_OPTS = OPTS
     cleans = True
     handle_types = ('BlockHandle',)
+    handle_class = objects.BlockHandle
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
             return isinstance(request.handle, objects.BlockHandle)
         return request.resource_class is not None and any(
-            resource_class(spec) == request.resource_class
-            for _, spec in _specs().namespaces()
+            _names(spec).resource_class == request.resource_class
+            for _, spec in self.specs().namespaces()
         )
 
     def get_devices(self) -> list[objects.Device]:
         holders = allocation.holders(self)
-        named = list(_specs().namespaces())
-        snapshot = host_use.Snapshot.read() if named else None
-        specs = dict(named)
+        specs = dict(self.specs().namespaces())
+        snapshot = host_use.Snapshot.read() if specs else None
         return choosing.report(
             self,
             specs,
@@ -107,50 +107,43 @@ class NVMeOFDriver(driver.DriverBase):
                     holders.of_handle(handle(wwn).identity),
                 )
             ],
-            resource_class=resource_class(spec),
-            traits=list(spec.traits),
+            names=_names(spec),
         )
 
     def show_device(self, address: str) -> dict[str, Any] | None:
         """Show a namespace by its world wide name."""
-        spec = _specs().find_namespace(address)
+        spec = self.specs().find_namespace(address)
         holder = allocation.holders(self).of_handle(f'block/{address}')
         if spec is None and holder is None:
             return None
         return report.shown(address, self.name, spec, holder)
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        named = list(_specs().namespaces())
-        if named:
+        if named := list(self.specs().namespaces()):
             yield from report.findings(
                 named, allocation.holders(self), self.journal.handles()
             )
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        wanted = van.handle or request.handle
-        if wanted is None:
-            self._choose(van, request)
-            return
-        wanted = objects.BlockHandle.cast(wanted, f'driver {self.name!r}')
-        if wanted.path != nvme_of.link(wanted.wwn):
+    def take(self, van: objects.VAN, handle: objects.BlockHandle) -> None:
+        if handle.path != nvme_of.link(handle.wwn):
             raise exception.InvalidRequest(
-                subject=f'request {request.uuid}',
+                subject=f'request {van.uuid}',
                 field='handle.path',
-                value=wanted.path,
-                expected=nvme_of.link(wanted.wwn),
+                value=handle.path,
+                expected=nvme_of.link(handle.wwn),
             )
-        self._take(van, wanted.wwn)
+        self._take(van, handle.wwn)
+
+    def take_again(
+        self, van: objects.VAN, handle: objects.BlockHandle
+    ) -> None:
+        self.take(van, handle)
 
     def _take(self, van: objects.VAN, wwn: str) -> None:
         from os_acc.privileged.nvme_of import namespaces as privileged
 
         with self.lock(wwn):
-            specs = _specs()
+            specs = self.specs()
             entry = (
                 specs.find_namespace(wwn)
                 if van.handle is None
@@ -158,9 +151,7 @@ class NVMeOFDriver(driver.DriverBase):
             )
             allocation.check(
                 availability.obstacles(
-                    wwn,
-                    entry,
-                    allocation.holders(self, van),
+                    wwn, entry, allocation.holders(self, van)
                 )
             )
             van.handle, van.device = handle(wwn), wwn
@@ -179,26 +170,20 @@ class NVMeOFDriver(driver.DriverBase):
             'namespace %s connected', wwn
         )
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         """Take the first namespace that is free and can be connected."""
-        specs = dict(_specs().namespaces())
-
-        def serving(wwn: str) -> list[str]:
-            spec = specs[wwn]
-            names = inventory.Names(resource_class(spec), spec.traits)
-            return [wwn] * names.serves(request)
-
+        specs = dict(self.specs().namespaces())
         choosing.choose(
             van,
             request,
             specs,
-            serving,
+            lambda wwn: [wwn] if _names(specs[wwn]).serves(request) else [],
             lambda wwn: self._take(van, wwn),
-            lambda: self._undo(van),
+            lambda: self.undo(van),
             'device_spec offers no such namespace',
-            pci_functions.refused(self, _specs(), request),
+            pci_functions.refused(self, self.specs(), request),
         )
 
     def is_intact(self, van: objects.VAN) -> bool:
@@ -220,19 +205,12 @@ class NVMeOFDriver(driver.DriverBase):
     def left_behind(self, van: objects.VAN) -> str | None:
         return 'the data of the namespace: the instance gets another one'
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if not self.is_anothers(van):
-            self._undo(van)
-
-    def _undo(self, van: objects.VAN) -> None:
-        if isinstance(van.handle, objects.BlockHandle):
-            self._give_back(van, van.handle.wwn)
-
-    def _give_back(self, van: objects.VAN, wwn: str) -> None:
+    def undo(self, van: objects.VAN) -> None:
+        if not isinstance(van.handle, objects.BlockHandle):
+            return
         from os_acc.privileged.nvme_of import namespaces as privileged
 
+        wwn = van.handle.wwn
         emptied = privileged.release(
             wwn,
             van.instance_uuid,
@@ -259,10 +237,6 @@ def handle(wwn: str) -> objects.BlockHandle:
     return made
 
 
-def resource_class(spec: device_spec.Spec) -> str:
-    """The resource class of the namespaces of an entry."""
-    return spec.resource_class or RESOURCE_CLASS
-
-
-def _specs() -> device_spec.Specs:
-    return device_spec.load_for_vans(CONF)
+def _names(spec: device_spec.Spec) -> inventory.Names:
+    """Name the namespaces of an entry as Placement does."""
+    return inventory.Names(spec.resource_class or RESOURCE_CLASS, spec.traits)

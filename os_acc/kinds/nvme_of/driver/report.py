@@ -14,6 +14,7 @@ from typing import Any
 
 from os_acc import finding
 from os_acc.claims import allocated
+from os_acc.drivers import choosing
 from os_acc.kernel import modules
 from os_acc.kernel import nvme_of
 from os_acc.kernel import sysfs
@@ -86,15 +87,15 @@ def findings(
     holders: allocated.Holders,
     vans: Sequence[allocated.Holder],
 ) -> Iterator[Finding]:
-    """Check what namespaces of NVMe-oF targets need on this host.
-
-    :param named: the namespaces that device_spec offers
-    """
+    """Check what namespaces of NVMe-oF targets need on this host."""
     targets = [spec.nvme_of for _, spec in named if spec.nvme_of is not None]
     yield from _software(targets)
     yield from _modules(targets)
-    for wwn, spec in named:
-        yield _namespace(wwn, spec, holders)
+    yield from choosing.findings(
+        named,
+        lambda each: namespace_use.label(each[0]),
+        lambda each: [_namespace(*each, holders)],
+    )
     yield from _left_over(targets, vans)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""PCI functions between two tenants: still bound to VFIO, or reserved."""
+"""PCI functions between two tenants: still bound to VFIO, or freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from os_acc import objects
 from os_acc.availability import companions
 from os_acc.availability import storage
 from os_acc.drivers import allocation
-from os_acc.journal import health as health_rows
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import release
@@ -46,20 +45,6 @@ def stays(
         return False  # it is not offered any more: the host gets it
     chosen: str = spec.between_tenants or driver.config.between_tenants
     return chosen == device_spec.BETWEEN_VFIO
-
-
-def reserve_later(
-    van: objects.VAN, specs: device_spec.Specs, function: pci.Function
-) -> None:
-    """Save that a function of one-time use is reserved at its release."""
-    spec = specs.known(function)
-    if spec is not None and spec.one_time_use:
-        van.driver_data = {
-            **van.driver_data,
-            health_rows.RESERVE: 'device_spec has one_time_use, and '
-            f'instance {van.instance_uuid} had it',
-        }
-        van.save()
 
 
 def free(

@@ -9,7 +9,6 @@ Claims for what is the same for all PCI functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import itertools
@@ -29,11 +28,9 @@ from os_acc.kernel import pci
 from os_acc.kernel import reset
 from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import companions
-from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import port
 from os_acc.kinds.pci.driver import release
 from os_acc.kinds.pci.driver import taking
-from os_acc.kinds.pci.driver import taking_again
 from os_acc.kinds.pci.driver import vfs as pci_vfs
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
@@ -101,15 +98,6 @@ class Claims:
         self._driver = driver
         self._specs = specs
 
-    def get_devices(self) -> list[objects.Device]:
-        """Report the PCI functions. See DriverBase.get_devices()."""
-        return pci_inventory.devices(
-            self._driver,
-            self._specs(),
-            self._driver.config.bind,
-            allocation.holders(self._driver),
-        )
-
     def claim(
         self,
         van: objects.VAN,
@@ -124,13 +112,9 @@ class Claims:
         changes nothing else: bind() does that.
 
         :param for_host: whether a service of the host itself gets it
-        :raises UnsupportedHandle: if the request's handle is not a PCIHandle
-        :raises DeviceNotFound: if there is no such function
-        :raises DeviceBusy, DeviceInUseByHost, DeviceError: if the function
-            cannot be taken
         """
         if van.handle is not None:
-            taking_again.take(self._driver, self._specs(), van, request)
+            taking.take_again(self._driver, self._specs(), van, request)
         else:
             taker = f'driver {self._driver.name!r}'
             handle = objects.PCIHandle.cast(request.handle, taker)
@@ -149,19 +133,14 @@ class Claims:
 
         :param prepare: what is done with it; another function is tried if
             this fails
-        :param order: sort key of the addresses, lowest first
         :param leave_out: whether not to try an address, asked when it is its
             turn
-        :param for_host: as for claim()
-        :raises: as choosing.choose()
         """
         unreadable: dict[str, Exception] = {}
         parents: dict[str, str] = {}
-        addresses: Iterable[str] = self._candidates(
-            request, unreadable, parents
-        )
+        addresses = self._candidates(request, unreadable, parents)
         if order is not None:
-            addresses = choosing.ranked(addresses, order)
+            addresses = iter(choosing.ranked(addresses, order))
         failed: set[str | None] = set()  # PFs whose VFs cannot be made
 
         def parts(address: str) -> Sequence[objects.PCIHandle]:
@@ -202,10 +181,7 @@ class Claims:
     def check_request(
         self, request: objects.AcceleratorRequest, handle: objects.AttachHandle
     ) -> None:
-        """Check that a free function may serve a request.
-
-        See DriverBase.check_request().
-        """
+        """See DriverBase.check_request()."""
         taker = f'driver {self._driver.name!r}'
         address = objects.PCIHandle.cast(handle, taker).address
         function = pci.find(address)
@@ -246,7 +222,7 @@ class Claims:
         if van.live_migratable is None:
             van.live_migratable = migratable.function(van, address)
         port.set_up(van)
-        between.reserve_later(van, self._specs(), function)
+        allocation.reserve_later(van, self._specs(), function)
 
     def is_intact(self, van: objects.VAN) -> bool:
         """Say whether a VAN's functions are as bind() has left them.
@@ -257,23 +233,13 @@ class Claims:
         if van.handle is None or release.BIND not in van.driver_data:
             return True  # an older version of os-acc noted nothing
         own = allocation.address_of(van)
-        return taking_again.as_before(
-            own, van.device or own
-        ) is not None and all(
-            taking.is_intact(address, data)
-            for address, data in (
-                (own, van.driver_data),
-                *companions.own(self._driver, van).items(),
-            )
-        )
+        if taking.as_before(own, van.device or own) is None:
+            return False
+        found = {own: van.driver_data, **companions.own(self._driver, van)}
+        return all(taking.is_intact(*each) for each in found.items())
 
     def give_back(self, van: objects.VAN) -> None:
-        """Clean and give back what a VAN has, and remove VFs made for it.
-
-        :raises CleaningFailed: if it could not be cleaned
-        :raises DeviceError, Timeout: if its driver could not be bound again,
-            or the VFs could not be removed
-        """
+        """Clean and give back what a VAN has, and remove VFs made for it."""
         if van.handle is None:
             return
         if release.BIND in van.driver_data:
@@ -283,10 +249,6 @@ class Claims:
                 between.stays(self._driver, van, self._specs),
             )
         pci_vfs.remove(self._driver, van)
-
-    def free(self, address: str) -> list[str]:
-        """Free a function that no VAN has: see DriverBase.free_device()."""
-        return between.free(self._driver, self._specs(), address)
 
     def pf_of(self, address: str) -> str | None:
         """The PF that has, or would have, a VF at an address."""
@@ -305,7 +267,6 @@ class Claims:
     ) -> None:
         """Take a function that no VAN has.
 
-        :param for_host: as for claim()
         :param parent: if the function was chosen: the PF whose VF it is to
             be, or its own address; None: the request names the function
         """
@@ -352,8 +313,6 @@ class Claims:
                     ),
                     **port.state(function, request, van.driver_data),
                 }
-                if bind not in release.BOUND_BY_OS_ACC:
-                    release.hold(address)
                 van.driver_data = data
                 van.device = pf or address
                 van.live_migratable = taking.unknown_or_no(
@@ -365,6 +324,8 @@ class Claims:
                     physical_network=spec.physical_network,
                 )
                 van.save()
+                if bind not in release.BOUND_BY_OS_ACC:
+                    release.hold(address)
 
     def _candidates(
         self,

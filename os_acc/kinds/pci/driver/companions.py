@@ -117,10 +117,7 @@ def _beside(
 def denied(
     specs: device_spec.Specs, functions: Iterable[pci.Function]
 ) -> reasons.Reason | None:
-    """Say that an entry denies one of the companions of a function.
-
-    :param functions: as availability.companions.of() gives them
-    """
+    """Say that an entry denies one of the companions of a function."""
     for each in functions:
         first = specs.first(each)
         if first is not None and first.deny:

@@ -16,17 +16,17 @@ from os_acc import finding
 from os_acc import objects
 from os_acc.availability import storage
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import pci_functions
 from os_acc.kernel import pci
+from os_acc.kinds.pci.driver import between
 from os_acc.kinds.pci.driver import claim
+from os_acc.kinds.pci.driver import inventory as pci_inventory
 from os_acc.kinds.pci.driver import report as pci_report
-from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
-CONF = cfg.CONF
 
-
-class PCIDriver(driver.DriverBase):
+class PCIDriver(base.Driver):
     CONFIG_OPTS: ClassVar[Sequence[cfg.Opt]] = claim.OPTS
     generic = True
     sets_ports = True
@@ -36,7 +36,7 @@ class PCIDriver(driver.DriverBase):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self._claims = claim.Claims(self, _specs)
+        self._claims = claim.Claims(self, self.specs)
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
         if request.handle is not None:
@@ -50,21 +50,21 @@ class PCIDriver(driver.DriverBase):
             or any(
                 spec.resource_class == wanted
                 and spec_parts.offers_functions(spec)
-                for spec in _specs().entries
+                for spec in self.specs().entries
             )
         )
 
     def get_devices(self) -> list[objects.Device]:
-        return self._claims.get_devices()
+        return pci_inventory.devices(self, self.specs())
 
     def show_device(self, address: str) -> dict[str, Any] | None:
-        return pci_report.show(self, address, _specs())
+        return pci_report.show(self, address, self.specs())
 
     def diagnose(self) -> Iterator[finding.Finding]:
-        return pci_report.findings(self, _specs())
+        return pci_report.findings(self, self.specs())
 
     def free_device(self, address: str) -> list[str]:
-        return self._claims.free(address)
+        return between.free(self, self.specs(), address)
 
     def check_request(
         self,
@@ -72,6 +72,15 @@ class PCIDriver(driver.DriverBase):
         handle: objects.AttachHandle,
     ) -> None:
         self._claims.check_request(request, handle)
+
+    def rank(
+        self,
+        request: objects.AcceleratorRequest,
+        handle: objects.AttachHandle,
+    ) -> int:
+        # Functions that exist go before VFs that would have to be made.
+        address = handle.identity.removeprefix('pci/')
+        return int(pci.find(address) is None)
 
     def prepareVAN(
         self,
@@ -100,12 +109,5 @@ class PCIDriver(driver.DriverBase):
             return 'the data of the drive'
         return None
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if not self.is_anothers(van):
-            self._claims.give_back(van)
-
-
-def _specs() -> device_spec.Specs:
-    return device_spec.load_for_vans(CONF)
+    def undo(self, van: objects.VAN) -> None:
+        self._claims.give_back(van)

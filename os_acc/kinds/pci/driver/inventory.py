@@ -25,6 +25,7 @@ from os_acc.availability import host_use
 from os_acc.availability import vf_availability
 from os_acc.availability import vfio_rules
 from os_acc.claims import allocated
+from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
@@ -63,37 +64,34 @@ class _View:
         self, function: pci.Function, spec: device_spec.Spec
     ) -> objects.Device:
         """Report a function without VFs, or the VFs that it would get."""
-        if addresses := pci_functions.could_make(function, spec):
+        addresses = pci_functions.could_make(function, spec)
+        if addresses or (spec_parts.asked_for(spec) and not function.is_vf):
             kind = pci_functions.kind_of(function, spec, vf=True)
-            return self._device(
-                function, kind, self._future(function, spec, addresses)
+            handles = (
+                self._future(function, spec, addresses)
+                if addresses
+                else [self._without_vfs(function, spec)]
             )
-        if spec_parts.asked_for(spec) and not function.is_vf:
-            kind = pci_functions.kind_of(function, spec, vf=True)
-            return self._device(
-                function, kind, [self._without_vfs(function, spec)]
-            )
+            return self._device(function, kind, handles)
         key = (function.ids, function.pci_class, function.is_pf, id(spec))
         if key not in self.kinds:
             self.kinds[key] = pci_functions.kind_of(function, spec)
         alone = function.address in self.alone
         refused = self._refused(function, spec)
-        handles = [self._handle(function, spec, alone, refused)]
+        obstacles = self._obstacles(function, spec, alone, refused)
+        handles = [self._handle(function.address, obstacles)]
         return self._device(function, self.kinds[key], handles)
 
     def _without_vfs(
         self, function: pci.Function, spec: device_spec.Spec
     ) -> objects.DeviceHandleInfo:
         """A handle that nobody gets, which says why there are no VFs."""
-        return inventory.handle(
-            objects.PCIHandle(address=function.address),
+        return self._handle(
+            function.address,
             itertools.chain(
-                vf_availability.vfs_obstacles(
-                    function, holders=self.holders, spec=spec
-                ),
+                vf_availability.vfs_obstacles(function, self.holders, spec),
                 availability.offer_obstacles(function, spec),
             ),
-            self.holders.of_function(function.address),
         )
 
     def vfs(
@@ -109,7 +107,10 @@ class _View:
         # drivers/iommu/iommu.c.
         alone = _is_alone(vfs[0])
         refused = self._refused(vfs[0], spec)
-        handles = [self._handle(vf, spec, alone, refused) for vf in vfs]
+        handles = [
+            self._handle(vf.address, self._obstacles(vf, spec, alone, refused))
+            for vf in vfs
+        ]
         return self._device(pf, kind, handles)
 
     def _refused(
@@ -119,16 +120,12 @@ class _View:
         return (*availability.vfio_refusals(function, spec), *self.refused)
 
     def _handle(
-        self,
-        function: pci.Function,
-        spec: device_spec.Spec,
-        alone: bool,
-        refused: Sequence[reasons.Reason],
+        self, address: str, obstacles: Iterable[availability.Obstacle]
     ) -> objects.DeviceHandleInfo:
         return inventory.handle(
-            objects.PCIHandle(address=function.address),
-            self._obstacles(function, spec, alone, refused),
-            self.holders.of_function(function.address),
+            objects.PCIHandle(address=address),
+            obstacles,
+            self.holders.of_function(address),
         )
 
     def _obstacles(
@@ -165,17 +162,14 @@ class _View:
         spec: device_spec.Spec,
         addresses: Iterable[str],
     ) -> list[objects.DeviceHandleInfo]:
-        obstacles = list(
-            vf_availability.vfs_obstacles(pf, holders=self.holders, spec=spec)
-        )
+        obstacles = list(vf_availability.vfs_obstacles(pf, self.holders, spec))
         return [
-            inventory.handle(
-                objects.PCIHandle(address=address),
+            self._handle(
+                address,
                 [
                     *obstacles,
                     *availability.reserved_obstacles(address, self.holders),
                 ],
-                self.holders.of_function(address),
             )
             for address in addresses
         ]
@@ -196,27 +190,19 @@ class _View:
             self.driver,
             handles,
             function=function,
+            names=kind,
             numa_node=self.nodes[bus],
-            resource_class=kind.resource_class,
-            traits=list(kind.traits),
         )
 
 
 def devices(
-    driver: driver_base.DriverBase,
-    specs: device_spec.Specs,
-    bind: str,
-    holders: allocated.Holders,
+    driver: driver_base.DriverBase, specs: device_spec.Specs
 ) -> list[objects.Device]:
     """Report the PCI functions of this host, VFs as handles of their PF.
 
     The VFs of one PF are one device for each entry of device_spec that names
     some of them. A handle is free if availability knows no obstacle to taking
     it, and no guest seems to have it.
-
-    :param driver: the driver that reports
-    :param bind: who binds a function if its entry of device_spec does not say
-    :param holders: the VANs that have handles
     """
     unreadable: dict[str, Exception] = {}
     functions = {
@@ -238,9 +224,9 @@ def devices(
     with_vfs = {pf for pf, _ in vfs}
     view = _View(
         driver.name,
-        bind,
+        driver.config.bind,
         specs,
-        holders,
+        allocation.holders(driver),
         host_use.Snapshot.read(),
         () if of_host is None else (of_host,),
         _alone(functions.values())
@@ -270,10 +256,7 @@ def _failed(
     unreadable: Mapping[str, Exception],
     there: Collection[str],
 ) -> Iterator[objects.Device]:
-    """Report the functions that cannot be read, each VF as its PF.
-
-    :param there: the addresses of the devices that are reported already
-    """
+    """Report the functions that cannot be read, each VF as its PF."""
     reasons: dict[str, str] = {}
     for address, err in unreadable.items():
         function = functions.get(address)

@@ -51,11 +51,7 @@ def check(
     spec: device_spec.Spec,
     request: objects.AcceleratorRequest,
 ) -> None:
-    """Check that a function may serve the request's port.
-
-    :param address: of the function
-    :raises DeviceNotFound: if it may not
-    """
+    """Check that a function may serve the request's port."""
     if (reason := mismatch(spec, request)) is not None:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {address}', reason=reason
@@ -71,8 +67,6 @@ def state(
 
     :param known: what driver_data has now. What was read in this boot counts,
         because a part of the settings may have been made since then
-    :raises DeviceError, DeviceNotFound: if the function is not a VF of a NIC,
-        or its PF has no network interface, or more than one
     """
     data = {}
     if (name := network.representor(function)) is not None:
@@ -100,8 +94,6 @@ def set_up(van: objects.VAN) -> None:
 
     Without a port, a VF of a NIC gets those of vf_settings, if it has lost
     them.
-
-    :raises: as privileged.network.set_port
     """
     record = _record(van)
     address = allocation.address_of(van)
@@ -126,8 +118,6 @@ def restore(van: objects.VAN) -> None:
 
     Does nothing if they were made in an earlier boot of the host, because the
     reboot has undone them. Gives up if the PF has no network interface.
-
-    :raises: as privileged.network.restore_port
     """
     record = _record(van)
     if record is None or record['boot'] != sysfs.boot_id():

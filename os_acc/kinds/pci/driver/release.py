@@ -16,15 +16,15 @@ from os_acc import log
 from os_acc import objects
 from os_acc import progress
 from os_acc.availability import storage
+from os_acc.availability import vfio_rules
 from os_acc.drivers import allocation
-from os_acc.journal import health
+from os_acc.drivers import failing
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import companions
 from os_acc.kinds.pci.driver import port
 from os_acc.privileged import root_folder
-from os_acc.programming import announcing
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
@@ -66,8 +66,6 @@ def give_back(
     by its own record how the function was bound before.
 
     :param keep: functions that os-acc has bound to VFIO stay bound to it
-    :raises DeviceBusy: if somebody else has bound a function that stores data
-    :raises: as clean(), port.restore() and privileged.pci.give_back
     """
     _give_back(driver, van, allocation.address_of(van), van.driver_data, keep)
     for address, data in companions.own(driver, van).items():
@@ -85,25 +83,18 @@ def _give_back(
 
     :param data: as driver_data, for this function
     """
-    function = pci.find(address)
+    own = address == allocation.address_of(van)
+    function = still_there(
+        van, address, data[IDS], van.device if own else None
+    )
     if function is None:
-        let_go(address, data[IDS])
         return
     logger = log.about(LOG, van.instance_uuid, van.uuid)
-    own = address == allocation.address_of(van)
-    if function.ids != data[IDS] or (own and function.parent != van.device):
-        logger.warning(
-            'PCI function %s is left alone: device %s is at its address now',
-            address,
-            function.ids,
-        )
-        let_go(address, data[IDS])
-        return
     shares = _staying(driver, van, function) is not None
     if is_clean(van, address):
         before = data.get(DRIVER_BEFORE)
     else:
-        with noticed(driver, address):
+        with failing.noticed(driver, address):
             before = _cleaned(van, function, data, shares)
     if own:
         # Before the host's own driver of the VF reads them.
@@ -147,18 +138,75 @@ def _give_back(
             function.driver or 'none',
             data.get(DRIVER_BEFORE, 'none'),
         )
-    check_answers(driver, address)
+    failing.check_answers(driver, address)
+
+
+def give_back_clean(driver: driver_base.DriverBase, van: objects.VAN) -> None:
+    """Clean the function of a VAN of another driver, which binds none."""
+    address = allocation.address_of(van)
+    function = still_there(van, address, van.driver_data[IDS])
+    if function is None:
+        return
+    if not is_clean(van, address):
+        stays = companions.staying(driver, van, function)
+        with failing.noticed(driver, address):
+            clean(van, function, shares=stays is not None)
+    finish(van, function)
+
+
+def still_there(
+    van: objects.VAN, address: str, ids: str, parent: str | None = None
+) -> pci.Function | None:
+    """The function that a VAN has. If it is gone, it is let go.
+
+    :param parent: its PF, or its own address; None: any
+    :returns: None also if another function is at its address now
+    """
+    function = pci.find(address)
+    if function is not None:
+        if function.ids == ids and parent in (None, function.parent):
+            return function
+        log.about(LOG, van.instance_uuid, van.uuid).warning(
+            'PCI function %s is left alone: device %s is at its address now',
+            address,
+            function.ids,
+        )
+    let_go(address, ids)
+    return None
+
+
+def check_same(van: objects.VAN, function: pci.Function) -> None:
+    """Check that a function is the one that a VAN has got."""
+    ids = van.driver_data.get(IDS)
+    # An older version of os-acc noted nothing.
+    if ids not in (None, function.ids):
+        raise exception.DeviceNotFound(
+            wanted=f'PCI function {function.address}',
+            reason=f'device {function.ids} is at that address now; '
+            f'when it was plugged, {ids} was',
+        )
+
+
+def hints(
+    function: pci.Function, spec: device_spec.Spec, bind: str
+) -> dict[str, str]:
+    """What the plugin has to know of a function, for driver_data."""
+    data = {}
+    if not vfio.has_groups():
+        data[IOMMUFD] = 'yes'
+    if bind == device_spec.BIND_LIBVIRT and spec.vfio_driver is not None:
+        data[VFIO_DRIVER] = vfio_rules.driver_for(function, spec)
+    return data
 
 
 def _check_given_back(function: pci.Function, before: str | None) -> None:
     """Check a function that the privileged half has not taken in this boot.
 
     It was given back already if a crash came between that and the deletion of
-    the VAN's row, or if the host was rebooted.
+    the VAN's row, or if the host was rebooted. If it is still bound to VFIO,
+    an earlier version of os-acc has bound it, or the record was lost.
 
     :param before: its driver before it was taken, by the journal
-    :raises DeviceError: if it is still bound to VFIO: an earlier version of
-        os-acc has bound it, or the record was lost
     """
     if vfio.is_bound(function) and function.driver != before:
         there = f'{sysfs.SYS}/bus/pci'
@@ -180,9 +228,10 @@ def _staying(
 ) -> objects.VAN | None:
     """The VAN that can give back a function later, see companions.staying()"""
     stays = companions.staying(driver, van, function)
-    if stays is None or BIND not in stays.driver_data:
-        return None  # its driver knows nothing of companions
-    return stays
+    # Another driver knows nothing of companions.
+    if stays is not None and BIND in stays.driver_data:
+        return stays
+    return None
 
 
 def _cleaned(
@@ -218,16 +267,15 @@ def _cleaned(
             function.driver,
         )
         return function.driver
-    if (
-        not bound_by_os_acc
-        or rebooted
-        or function.driver != before
-        or vfio.is_bound(function)
-    ):
-        clean(van, function, data, shares)
-    elif stores:
-        # Somebody may have bound it to its earlier driver by hand.
-        clean(van, function, data, shares, only_if_used=True)
+    # Somebody may have bound it to its earlier driver by hand.
+    is_back = (
+        bound_by_os_acc
+        and not rebooted
+        and function.driver == before
+        and not vfio.is_bound(function)
+    )
+    if stores or not is_back:
+        clean(van, function, data, shares, only_if_used=is_back)
     return before
 
 
@@ -259,12 +307,9 @@ def clean(
     """Clean a function of a VAN, once its guest has closed it.
 
     Emptying a function that stores data may take hours: the progress is
-    reported.
+    reported. See privileged.pci.clean.
 
     :param data: has IDS and RESET; None: the VAN's driver_data
-    :param shares: whether the guest keeps other functions of its IOMMU group
-    :param only_if_used: see privileged.pci.clean
-    :raises: as privileged.pci.clean
     """
     from os_acc.privileged.pci import functions as privileged
 
@@ -286,7 +331,7 @@ def clean(
         # keeps no data of its last guest, but a disk may.
         if (
             function.base_class != pci.CLASS_NETWORK
-            or (data or {}).get(BIND) == device_spec.BIND_HOST
+            or data.get(BIND) == device_spec.BIND_HOST
         ):
             raise
         log.about(LOG, van.instance_uuid, van.uuid).warning(
@@ -299,8 +344,6 @@ def hold(address: str) -> None:
 
     This is for functions that it is not asked to take: libvirt or the operator
     binds them. The VAN then keeps the function if device_spec changes.
-
-    :raises: as privileged.pci.hold
     """
     from os_acc.privileged.pci import functions as privileged
 
@@ -308,11 +351,7 @@ def hold(address: str) -> None:
 
 
 def let_go(address: str, ids: str) -> None:
-    """Tell the privileged half that the VAN of hold() is released.
-
-    :param ids: vendor:product of the VAN's function
-    :raises: as privileged.pci.let_go
-    """
+    """Tell the privileged half that the VAN of hold() is released."""
     from os_acc.privileged.pci import functions as privileged
 
     privileged.let_go(address, ids)
@@ -350,42 +389,3 @@ def _progress(van: objects.VAN, function: pci.Function) -> Iterator[None]:
         _REPORT_EVERY,
     ):
         yield
-
-
-# Functions that fail when they are given back are given to nobody.
-
-
-@contextlib.contextmanager
-def noticed(driver: driver_base.DriverBase, address: str) -> Iterator[None]:
-    """Mark a function as unhealthy if it fails while it is cleaned.
-
-    That is if its reset or its cleaning fails or does not end, and if it does
-    not answer afterwards or has left the bus. An error stays an error.
-
-    :param driver: its driver
-    :param address: of the function, which is there
-    """
-    try:
-        yield
-    except (exception.CleaningFailed, exception.Timeout) as err:
-        announcing.mark(
-            driver, address, health.CLEANING, f'it was not cleaned: {err}'
-        )
-        raise
-    check_answers(driver, address)
-
-
-def check_answers(driver: driver_base.DriverBase, address: str) -> None:
-    """Mark a function as unhealthy if it no longer answers."""
-    if pci.answers(address):
-        return
-    gone = pci.inode(address) is None
-    announcing.mark(
-        driver,
-        address,
-        health.GONE,
-        'it has left the bus while it was released, and has not come back'
-        if gone
-        else 'it does not answer after its cleaning: its configuration space '
-        'reads as ones',
-    )

@@ -37,12 +37,6 @@ def create(
     """Make the VFs of a PF, because a VAN needs one of them.
 
     The caller holds the PF's lock.
-
-    :param address: of the VF that is wanted
-    :raises DeviceNotFound: if the PF already has VFs, or no num_vfs
-    :raises DeviceBusy: if another VAN or a guest has the PF itself, or
-        somebody else has made VFs meanwhile
-    :raises DeviceError, Timeout: if the VFs cannot be made
     """
     function = pci.get(pf)
     spec = specs.check(function)

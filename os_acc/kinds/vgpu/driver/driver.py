@@ -27,6 +27,7 @@ from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.deadlines import waiting
 from os_acc.drivers import allocation
+from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory
 from os_acc.drivers import migratable
@@ -50,9 +51,10 @@ TYPE = 'vgpu_type'  # the id of the vGPU type, saved before it is set
 PRESET = 'vgpu_preset'  # the type was set before: os-acc does not clear it
 
 
-class NvidiaVGPUDriver(driver.DriverBase):
+class NvidiaVGPUDriver(base.OneHandleDriver):
     cleans = True
     handle_types = ('PCIHandle',)
+    handle_class = objects.PCIHandle
     moves = driver.LIVE
 
     def can_handle(self, request: objects.AcceleratorRequest) -> bool:
@@ -60,24 +62,18 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return vgpu.is_vgpu_function(request.handle.address)
         if request.handle is not None:
             return False
+        wanted = request.resource_class
         entries = [
             spec
-            for spec in device_spec.load(CONF).entries
+            for spec in self.specs().entries
             if spec.nvme_of is None
+            and vgpu_report.names(spec).resource_class == wanted
         ]
-        wanted = request.resource_class
-        if any(
-            spec.vgpu_type and vgpu_report.resource_class(spec) == wanted
-            for spec in entries
-        ):
+        if any(spec.vgpu_type for spec in entries):
             return True
         # Entries without vgpu_type also name functions that are not vGPUs.
-        return any(
-            spec_parts.offers_vgpus(spec)
-            and vgpu_report.resource_class(spec) == wanted
-            for spec in entries
-        ) and any(
-            vgpu_report.resource_class(spec) == wanted
+        return any(map(spec_parts.offers_vgpus, entries)) and any(
+            vgpu_report.names(spec).resource_class == wanted
             for _, spec in self._offered()
         )
 
@@ -121,19 +117,14 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 vfs, spec, vgpu_cards.Card.read(card), holders
             ),
             function=card,
-            resource_class=vgpu_report.resource_class(spec),
-            traits=vgpu_report.traits(spec),
+            names=vgpu_report.names(spec),
         )
 
-    @staticmethod
     def _functions(
-        unreadable: dict[str, Exception] | None = None,
+        self, unreadable: dict[str, Exception] | None = None
     ) -> Iterator[tuple[pci.Function, device_spec.Spec]]:
-        """The VFs of NVIDIA's drivers that device_spec names.
-
-        :param unreadable: gets the error of each that cannot be read
-        """
-        specs = device_spec.load(CONF)
+        """The VFs of NVIDIA's drivers that device_spec names."""
+        specs = self.specs()
         for driver_name in sysfs.names(f'{sysfs.SYS}/bus/pci/drivers'):
             # nvidia, and the upstream kernel's nvidia-vgpu-vfio
             if not driver_name.startswith('nvidia'):
@@ -194,37 +185,22 @@ class NvidiaVGPUDriver(driver.DriverBase):
                 and card.current.get(address) == vgpu.NONE
                 and vgpu_report.places(spec, card) > 0
             ):
-                yield from vgpu_report.no_room(function, spec, card)
+                with choosing.noting(address, unreadable):
+                    yield from vgpu_report.no_room(function, spec, card)
         for address, err in unreadable.items():
             yield choosing.finding_of(f'GPU {address}', err)
 
-    def prepareVAN(
-        self,
-        van: objects.VAN,
-        request: objects.AcceleratorRequest,
-        instance_info: objects.InstanceInfo,
-    ) -> None:
-        if van.handle is not None:
-            self._set_again(van)
-            return
-        if request.handle is None:
-            self._choose(van, request)
-            return
-        taker = f'driver {self.name!r}'
-        self._claim(van, objects.PCIHandle.cast(request.handle, taker))
-
-    def _claim(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
+    def take(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         function = pci.get(handle.address)
-        spec = device_spec.load(CONF).check(function)
+        spec = self.specs().check(function)
         # The type of one VF changes which types the other VFs can have.
         with self.lock(function.parent):
             number, preset = self._check_available(van, function, spec)
             van.driver_data = {
                 TYPE: str(number),
+                **pci_release.hints(function, spec, device_spec.BIND_NONE),
                 **({PRESET: '1'} if preset else {}),
             }
-            if preset:
-                pci_release.hold(handle.address)
             van.device = function.parent
             van.handle = objects.PCIHandle(
                 address=handle.address,
@@ -233,6 +209,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
             )
             van.save()
             if preset:
+                pci_release.hold(handle.address)
                 log.about(LOG, van.instance_uuid, van.uuid).info(
                     'VF %s already has vGPU type %d, and keeps it',
                     handle.address,
@@ -266,10 +243,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         card = vgpu_cards.Card.read(pci.get(function.parent))
         allocation.check(
             vgpu_availability.vgpu_obstacles(
-                function,
-                spec,
-                allocation.holders(self, van),
-                card,
+                function, spec, allocation.holders(self, van), card
             )
         )
         allocation.check_open(
@@ -283,9 +257,9 @@ class NvidiaVGPUDriver(driver.DriverBase):
         assert number is not None  # vgpu_obstacles() has found it
         return number, False
 
-    def _set_again(self, van: objects.VAN) -> None:
+    def take_again(self, van: objects.VAN, handle: objects.PCIHandle) -> None:
         """Give the VAN the same type on the same VF again after a reboot."""
-        address, data = allocation.address_of(van), van.driver_data
+        address, data = handle.address, van.driver_data
         number, preset = int(data[TYPE]), PRESET in data
         known = self.journal.desired()
         if known is not None and address in known.devices_of('vgpus'):
@@ -307,8 +281,7 @@ class NvidiaVGPUDriver(driver.DriverBase):
         with self.lock(van.device or address):
             function = pci.get(address)
             spec = dataclasses.replace(
-                device_spec.load_for_vans(CONF).held(function),
-                vgpu_type=str(number),
+                self.specs().held(function), vgpu_type=str(number)
             )
             _, done = self._check_available(van, function, spec)
             if not done:
@@ -324,16 +297,14 @@ class NvidiaVGPUDriver(driver.DriverBase):
             'VF %s has vGPU type %d', address, number
         )
 
-    def _choose(
+    def choose(
         self, van: objects.VAN, request: objects.AcceleratorRequest
     ) -> None:
         unreadable: dict[str, Exception] = {}
         fits = [
             function.address
             for function, spec in self._offered(unreadable)
-            if inventory.Names(
-                vgpu_report.resource_class(spec), vgpu_report.traits(spec)
-            ).serves(request)
+            if vgpu_report.names(spec).serves(request)
         ]
         choosing.choose(
             van,
@@ -341,12 +312,12 @@ class NvidiaVGPUDriver(driver.DriverBase):
             # VFs with a preset type can be used for nothing else.
             choosing.ranked(fits, lambda vf: not vgpu.current(vf)),
             lambda vf: [objects.PCIHandle(address=vf)],
-            lambda handle: self._claim(van, handle),
-            lambda: self._undo(van),
+            lambda handle: self.take(van, handle),
+            lambda: self.undo(van),
             'device_spec offers no such VF of this host',
             itertools.chain(
                 unreadable.values(),
-                pci_functions.refused(self, device_spec.load(CONF), request),
+                pci_functions.refused(self, self.specs(), request),
             ),
         )
 
@@ -356,22 +327,13 @@ class NvidiaVGPUDriver(driver.DriverBase):
             return True
         return _is_back(allocation.address_of(van), int(van.driver_data[TYPE]))
 
-    def unprepareVAN(
-        self, van: objects.VAN, instance_info: objects.InstanceInfo
-    ) -> None:
-        if not self.is_anothers(van):
-            self._undo(van)
-
-    @staticmethod
-    def _undo(van: objects.VAN) -> None:
+    def undo(self, van: objects.VAN) -> None:
         """Clear the vGPU type of a VAN's VF, if os-acc has set it."""
         if van.handle is None or TYPE not in van.driver_data:
             return
         from os_acc.privileged.mdev import devices as privileged
 
         conf, address = CONF.os_acc, allocation.address_of(van)
-        if pci.find(address) is None:
-            return
         if PRESET in van.driver_data:
             privileged.released_vgpu(address, conf.release_timeout)
             return

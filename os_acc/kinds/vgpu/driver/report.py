@@ -22,15 +22,13 @@ from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.spec import device_spec
 
 
-def resource_class(spec: device_spec.Spec) -> str:
-    """The resource class of the vGPUs that an entry offers."""
-    return str(spec.resource_class or resource_classes.VGPU)
-
-
-def traits(spec: device_spec.Spec) -> list[str]:
-    """The traits of the vGPUs that an entry offers."""
-    kind = pci_functions.custom(f'VGPU_{spec.vgpu_type}')
-    return [*spec.traits, *([kind] if spec.vgpu_type else [])]
+def names(spec: device_spec.Spec) -> inventory.Names:
+    """Name the vGPUs that an entry offers as Placement does."""
+    kind = [pci_functions.custom(f'VGPU_{spec.vgpu_type}')]
+    return inventory.Names(
+        str(spec.resource_class or resource_classes.VGPU),
+        [*spec.traits, *(kind if spec.vgpu_type else [])],
+    )
 
 
 def handles(
