@@ -12,9 +12,12 @@ from os_acc import exception
 from os_acc import kinds
 from os_acc.claims import of_handle
 from os_acc.containers import handle as handles
+from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import arguments
+from os_acc.privileged import noted
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged.devfile import device_files
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
@@ -54,6 +57,26 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     if kind == 'block':
         return _of_namespace(name)
     raise handles.unsupported(kind)
+
+
+def check_holder(handle: handles.Handle, van: str, instance: str) -> None:
+    """Check that the notes name no other VAN for a device.
+
+    :raises DeviceBusy: if one does: its guest may be off, so that nobody has
+        the device open
+    """
+    kind, _, name = handle.identity.partition('/')
+    if kind == 'file':
+        name = file_place.with_share(handle.name, handle.share or '')
+    for each, (_, handle_kind) in noted.KINDS.items():
+        found = notes.find(each, name) if handle_kind == kind else None
+        if (
+            found is not None
+            and found.holder is not None
+            and (found.holder.van, found.holder.instance) != (van, instance)
+            and notes.is_current(found)
+        ):
+            raise found.error()
 
 
 def common(handle: handles.Handle) -> frozenset[str]:

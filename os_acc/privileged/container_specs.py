@@ -61,8 +61,8 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
         its entry refers to a file that is not there
     :raises InvalidRequest: if a spec of another VAN of the instance sets a
         variable or a path to another value
-    :raises DeviceBusy: if another VAN has a spec for the handle or for one of
-        its device numbers, somebody else's spec has the name, or a container
+    :raises DeviceBusy: if another VAN has the device, or a spec for the handle
+        or for one of its device numbers, somebody else's spec has the name, or a container
         has the device files of the spec that the VAN had before
     :raises PrivilegeError: if the directory or the file cannot be written
     :raises Timeout: if other specs are being written for 30 s
@@ -71,6 +71,7 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     arguments.uuid(instance)
     conf = _options()
     text, nodes, identity, edits = _content(conf, van, handle)
+    container_offers.check_holder(handles.read(handle), van, instance)
     wanted = undo_log.ContainerSpec(
         conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )

@@ -27,8 +27,10 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.claims import holder
+from os_acc.containers import options as cdi_options
 from os_acc.kernel import pci
 from os_acc.kinds.pci.driver import taking
+from os_acc.privileged import container_specs
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged.pci import functions as privileged
 from os_acc.testing import mortal
@@ -699,3 +701,34 @@ def test_a_file_of_a_group(journals, first):
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
     plug(wanted(entries[1]))
+
+
+@pytest.mark.parametrize(
+    ('prepare', 'wanted'),
+    [
+        pytest.param(None, lambda: devices.pci(devices.GPU), id='function'),
+        pytest.param(an_mdev, lambda: devices.mdev(name=MDEV), id='mdev'),
+        pytest.param(a_file, lambda: file('char-240-1'), id='file'),
+        pytest.param(
+            a_shared_file, lambda: file('char-240-1', '2'), id='share'
+        ),
+    ],
+)
+def test_no_container_gets_what_another_van_has(journals, prepare, wanted):
+    """A caller of root names a device that a guest has, which may be off."""
+    if prepare is not None:
+        prepare(journals)
+    instance, van = plug(wanted())
+    handle = van.handle.obj_to_primitive()
+    specs = journals.kernel.root / 'run/cdi'
+    os_acc.CONF.register_opts(cdi_options.OPTS, cdi_options.GROUP)
+    os_acc.CONF.set_override('spec_dir', str(specs), cdi_options.GROUP)
+    other = str(uuid.uuid4())
+    with pytest.raises(
+        exception.DeviceBusy, match=f'instance {instance.uuid}'
+    ):
+        container_specs.write(other, other, handle)
+    assert not specs.exists()
+    container_specs.write(van.uuid, instance.uuid, handle)
+    container_specs.withdraw(van.uuid, 0.0)
+    os_acc.unplug(instance)
