@@ -15,8 +15,6 @@ import os
 import re
 from typing import BinaryIO
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.bitstreams import gbs as bitstream_gbs
 from os_acc.bitstreams import options as bitstream_opts
@@ -26,6 +24,7 @@ from os_acc.kernel import pci
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import function_notes
+from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.privileged.fpga import dfl_ports
@@ -249,7 +248,7 @@ def _check_result(
 
 def _content(file: BinaryIO, name: str, digest: str) -> bytearray:
     """Read an image into memory, so that nobody can change it any more."""
-    most = bitstream_opts.max_bytes(cfg.CONF)
+    most = bitstream_opts.max_bytes(offers.configuration())
     data = bytearray(file.read(most + 1))
     if len(data) > most:
         raise exception.BitstreamError(

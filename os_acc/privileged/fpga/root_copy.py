@@ -20,12 +20,11 @@ import stat
 from typing import BinaryIO
 from typing import NamedTuple
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.privileged import arguments
+from os_acc.privileged import offers
 from os_acc.privileged import root_folder
 
 #: Only root can write in it. Root creates it. It is not an option, because a
@@ -58,7 +57,7 @@ def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
     """
     if not isinstance(path, str):
         arguments.refuse('path', path, 'the path of a bitstream')
-    conf = cfg.CONF
+    conf = offers.configuration()
     directories = list(conf[bitstream_opts.GROUP].allowed_folders)
     cache = bitstream_opts.cache_path(conf).rstrip('/')
     # The unprivileged user could replace the directory by a link to any other.
@@ -138,7 +137,7 @@ def _new_directory(top: int) -> tuple[str, int]:
 
 
 def _copy(file: BinaryIO, name: str, digest: str, directory: int) -> None:
-    most = bitstream_opts.max_bytes(cfg.CONF)
+    most = bitstream_opts.max_bytes(offers.configuration())
     try:
         fd = os.open(
             name,

@@ -11,8 +11,6 @@ import os
 import re
 import time
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.kernel import chip
 from os_acc.kernel import pci
@@ -88,7 +86,8 @@ def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
     """
     vf = _vf_of(function, region)
     whole = chip.of(function).address
-    deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
+    seconds = offers.configuration().os_acc.device_timeout
+    deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
         fds = []
         for name, how in (
