@@ -65,6 +65,20 @@ def an_mdev(uuid: str, parent: str, kind: str) -> mdev.Mdev:
     return mdev.Mdev(uuid, parent, kind)
 
 
+def mdev_there(uuid: str) -> mdev.Mdev:
+    """Find a mediated device, whether os-acc may touch it or not.
+
+    :raises InvalidRequest: if the UUID is malformed
+    :raises DeviceNotFound: if it is not there
+    """
+    mdev.directory(uuid)
+    if (found := mdev.find(uuid)) is None:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev {uuid}', reason='this host has none'
+        )
+    return found
+
+
 def uuid(value: str) -> str:
     with contextlib.suppress(ValueError, AttributeError, TypeError):
         if str(uuid_module.UUID(value)) == value:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shlex
 
 from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import pci
 from os_acc.kernel import reset
 from os_acc.kernel import vfio
@@ -41,7 +40,7 @@ def clean(
         function_reset.reset(function.address, mode, vfio_bound)
 
     what = f'a reset of {function.address}'
-    waiting.at_most(operation_lock.kept_until(lock, act), seconds, what)
+    operation_lock.at_most(lock, act, seconds, what)
     storage.empty(function)
     run_command(function.address)
     storage.mark_empty(function)

@@ -13,7 +13,6 @@ from os_acc import kinds
 from os_acc.claims import of_handle
 from os_acc.containers import handle as handles
 from os_acc.kernel import file_place
-from os_acc.kernel import mdev
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import arguments
 from os_acc.privileged import noted
@@ -40,11 +39,7 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     if kind == 'pci':
         return offers.entry(arguments.function(name)).edits
     if kind == 'mdev':
-        there = mdev.find(name)
-        if there is None:
-            raise exception.DeviceNotFound(
-                wanted=f'mdev {name}', reason='this host has none'
-            )
+        there = arguments.mdev_there(name)
         offers.check_mdev(there, new=True)
         return _of(offers.specs().known_parent(there.parent))
     if kind == 'file':

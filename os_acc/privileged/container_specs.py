@@ -62,8 +62,8 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     :raises InvalidRequest: if a spec of another VAN of the instance sets a
         variable or a path to another value
     :raises DeviceBusy: if another VAN has the device, or a spec for the handle
-        or for one of its device numbers, somebody else's spec has the name, or a container
-        has the device files of the spec that the VAN had before
+        or for one of its device numbers, somebody else's spec has the
+        name, or a container has the device files of the earlier spec
     :raises PrivilegeError: if the directory or the file cannot be written
     :raises Timeout: if other specs are being written for 30 s
     """

@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import functools
 import itertools
 from typing import Annotated
 from typing import Any
+from typing import TypeVar
 
 from os_acc.claims import nodes
+from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.fpga import ids as fpga_ids
@@ -20,6 +24,8 @@ from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged import store
 from os_acc.spec import device_spec
+
+_T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +170,20 @@ def locked(function: pci.Function, seconds: float) -> Iterator[int]:
     with operation_lock.held(function.path, seconds) as lock:
         check_function(function)
         yield lock
+
+
+def change(
+    function: pci.Function,
+    seconds: float,
+    what: str,
+    act: Callable[[waiting.Deadline], _T],
+) -> _T:
+    """Run an act on a function that is locked(). See operation_lock.within().
+
+    :param what: what is waited for, for an error
+    """
+    lock = functools.partial(locked, function)
+    return operation_lock.within(lock, seconds, what, act)
 
 
 def check_function(function: pci.Function) -> None:

@@ -21,6 +21,7 @@ import time
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc.deadlines import waiting
 from os_acc.privileged import root_folder
 
 _DIRECTORY = 'locks'
@@ -35,9 +36,7 @@ def held(path: str, seconds: float) -> Iterator[int]:
     :param path: the device's directory in sysfs
     :param seconds: how long to wait for the lock. Give less than the whole
         operation may take, so that the error names what it waited for.
-    :returns: a file descriptor that stands for the lock, for kept_until()
-    :raises DeviceNotFound: if there is no such device
-    :raises PrivilegeError: if the lock file cannot be opened
+    :returns: a file descriptor that stands for the lock, for at_most()
     :raises Timeout: if another operation on the device does not end
     """
     if not os.path.isdir(path):
@@ -62,11 +61,31 @@ def named(name: str, seconds: float) -> Iterator[int]:
         os.close(fd)
 
 
-def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
-    """Make an act keep the lock until it ends, even if nobody waits for it.
+def within(
+    lock: Callable[[float], contextlib.AbstractContextManager[int]],
+    seconds: float,
+    what: str,
+    act: Callable[[waiting.Deadline], _T],
+) -> _T:
+    """Take a lock and run an act that may block. See waiting.at_most().
+
+    :param lock: takes the lock, and waits for it as long as it is told
+    :param seconds: for both
+    :param act: gets the time that is left for it
+    """
+    deadline = waiting.Deadline(seconds)
+
+    def run() -> _T:
+        with lock(deadline.left(0.5)):
+            return act(deadline)
+
+    return waiting.at_most(run, seconds, what)
+
+
+def at_most(lock: int, act: Callable[[], _T], seconds: float, what: str) -> _T:
+    """Do waiting.at_most() for an act that keeps a lock until it ends.
 
     :param lock: the file descriptor that held() gave
-    :returns: the act, to be called once
     """
     # flock(2) belongs to the open file: it lasts until the last descriptor
     # is closed.
@@ -78,7 +97,7 @@ def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
         finally:
             os.close(fd)
 
-    return run
+    return waiting.at_most(run, seconds, what)
 
 
 def _lock(fd: int, name: str, seconds: float) -> None:

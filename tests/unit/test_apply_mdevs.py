@@ -21,7 +21,6 @@ from os_acc.journal import desired as rows
 from os_acc.kernel import mdev
 from os_acc.operations import preview
 from os_acc.privileged.mdev import devices as privileged
-from os_acc.privileged.mdev import records
 
 PARENT, KIND = 'mtty', 'mtty-1'
 
@@ -82,7 +81,7 @@ def test_made_and_removed(here):
     assert len(there()) == 1
     apply()
     assert here.snapshot() == before
-    assert records.mdevs.names() == []
+    assert privileged.mdevs.names() == []
     assert apply().steps == []
 
 
@@ -195,7 +194,7 @@ def test_others_have_made_one(here):
     """It is not taken over, and not removed."""
     apply(1)
     (name,) = there()
-    records.mdevs.delete(name)
+    privileged.mdevs.delete(name)
     os_acc._host.journal.save_desired(None)
     (step,) = apply(1).steps
     assert (step.result, there()) == ('in the way', [name])
@@ -212,15 +211,15 @@ def test_one_that_has_gone(here):
     here.write(str(here.sys / 'bus/mdev/devices' / name / 'remove'), '1')
     assert there() == []
     for check in (True, False):
-        assert records.mdevs.names() == [name]
+        assert privileged.mdevs.names() == [name]
         assert results(apply(check=check)) == ['unchanged']
-    assert records.mdevs.names() == []
+    assert privileged.mdevs.names() == []
 
 
 def test_the_kernel_refuses(here):
     here.fail('*/create', errno.EIO)
     assert results(apply(1)) == ['failed']
-    assert records.mdevs.names() == []
+    assert privileged.mdevs.names() == []
     assert results(apply(1)) == ['changed']
 
 
@@ -314,7 +313,7 @@ def test_a_crash_before_each_write(here, monkeypatch):
         act()
         assert set(results(act())) == {'unchanged'}, number
         assert [each.type for each in mdev.devices()] == ['mtty-2'], number
-        assert len(records.mdevs.names()) == 1, number
+        assert len(privileged.mdevs.names()) == 1, number
         number += 1
     assert number > 5
 

@@ -466,15 +466,15 @@ def test_what_fails_in_time_fails_as_it_is():
 
 def test_one_operation_at_a_time(clean, tmp_path):
     with operation_lock.held(str(tmp_path), 1.0) as lock:
-        go_on = threading.Event()
-        act = operation_lock.kept_until(lock, lambda: go_on.wait(30))
-        thread = threading.Thread(target=act)
-        thread.start()
+        go_on, ended = threading.Event(), []
+        with pytest.raises(exception.Timeout, match='the act'):
+            operation_lock.at_most(
+                lock, lambda: ended.append(go_on.wait(30)), 0.05, 'the act'
+            )
     with pytest.raises(exception.Timeout, match='earlier operation'):
         with operation_lock.held(str(tmp_path), 0.05):
             pass
     go_on.set()
-    thread.join()
     with operation_lock.held(str(tmp_path), 1.0):
         pass
     with pytest.raises(exception.DeviceNotFound):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
 import re
 from typing import Any
 
@@ -86,29 +87,31 @@ def take(
     seen = _files(files)
     seconds = arguments.seconds(seconds)
 
-    def act() -> None:
-        with operation_lock.named(f'file-{name}', seconds / 2):
-            found, spec = _found(name, note)
-            if spec is None:
-                _check_share(share, found.spec.shared)
-                _check_cleanable(found)
-            _check_same(found, seen)
-            notes.check_noted(notes.FILE, note)
-            _check_free(found, spec is not None)
-            notes.note(
-                notes.FILE,
-                note,
-                name,
-                device=found.path,
-                entry=file_groups.to_text(found.spec),
-                **file_notes.values(found),
-            )
-            for node in found.own:
-                file_owners.give(node, found.name, _owner(found))
-            if found.spec.shared is None:
-                _check_still_free(found, note, spec is not None)
+    def act(deadline: waiting.Deadline) -> None:
+        found, spec = _found(name, note)
+        if spec is None:
+            _check_share(share, found.spec.shared)
+            _check_cleanable(found)
+        _check_same(found, seen)
+        notes.check_noted(notes.FILE, note)
+        _check_free(found, spec is not None)
+        notes.note(
+            notes.FILE,
+            note,
+            name,
+            device=found.path,
+            entry=file_groups.to_text(found.spec),
+            **file_notes.values(found),
+        )
+        owner = found.spec.owner, found.spec.group, found.spec.mode
+        for node in found.own:
+            file_owners.give(node, found.name, file_owners.Owner(*owner))
+        if found.spec.shared is None:
+            _check_still_free(found, note, spec is not None)
 
-    waiting.at_most(act, seconds, f'device file {name} to be assigned')
+    lock = functools.partial(operation_lock.named, f'file-{name}')
+    what = f'device file {name} to be assigned'
+    operation_lock.within(lock, seconds, what, act)
 
 
 @context.entry
@@ -156,11 +159,8 @@ def give_back(
             notes.forget(notes.FILE, note, cleaned, name)
             return left
 
-        return waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'device file {name} to be returned',
-        )
+        what = f'device file {name} to be returned'
+        return operation_lock.at_most(lock, act, seconds, what)
 
 
 def _clean(name: str, share: str) -> notes.Cleaned:
@@ -327,8 +327,3 @@ def _wait_until_closed(
         lambda: _users(files) if files else [],
         seconds,
     )
-
-
-def _owner(found: file_groups.Accelerator) -> file_owners.Owner:
-    spec = found.spec
-    return file_owners.Owner(spec.owner, spec.group, spec.mode)

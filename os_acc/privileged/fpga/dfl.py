@@ -28,7 +28,6 @@ from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.privileged.fpga import dfl_ports
-from os_acc.privileged.fpga import records
 from os_acc.privileged.fpga import root_copy
 from os_acc.privileged.fpga import turn
 from os_acc.spec import device_spec
@@ -159,9 +158,9 @@ def recover(seconds: float) -> bool:
     """
     seconds = arguments.seconds(seconds)
     failure = None
-    for address in records.dfl_cards.names():
+    for address in dfl_ports.cards.names():
         try:
-            known = records.dfl_cards.read(address)
+            known = dfl_ports.cards.read(address)
             function = pci.find(address)
             if known is None or not known.unbound or function is None:
                 continue

@@ -34,9 +34,34 @@ from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
 from os_acc.privileged import undo_log
 from os_acc.privileged.fpga import dfl_ioctl
-from os_acc.privileged.fpga import records
 from os_acc.privileged.fpga import turn
 from os_acc.privileged.kernel import vf_number
+
+
+@dataclasses.dataclass(frozen=True)
+class DflCard(undo_log.Record):
+    """A card whose ports or driver os-acc is changing. See dfl_ports.
+
+    :ivar released: the numbers of the ports that were to be released
+    :ivar unbound: whether it was to be unbound from its driver and bound again
+    """
+
+    released: list[int]
+    unbound: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class DflPort(undo_log.Record):
+    """A port of a card whose programming has begun and has not succeeded.
+
+    :ivar failed: True: it has failed; False: it may still be under way
+    """
+
+    failed: bool
+
+
+cards = undo_log.Records('dfl-cards', DflCard)
+ports = undo_log.Records('dfl-ports', DflPort)
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +69,7 @@ LOG = logging.getLogger(__name__)
 # to the file bind returns.
 _COME_BACK = 5.0
 
-_NOTHING = records.DflCard([], False)
+_NOTHING = DflCard([], False)
 
 
 def before_vfs(pf: pci.Function, number: int, seconds: float) -> None:
@@ -84,13 +109,13 @@ def _release(pf: pci.Function, number: int, seconds: float) -> None:
             reason=f'the ports {sorted(others)} are already released. Only '
             f'the first {number} may be, because num_vfs is {number}',
         )
-    ports = [each for each in wanted if each not in card.released]
+    more = [each for each in wanted if each not in card.released]
     known = _known(pf)
-    released = sorted({*known.released, *ports})
+    released = sorted({*known.released, *more})
     _write(pf, dataclasses.replace(known, released=released))
-    for port in ports:
+    for port in more:
         dfl_ioctl.release(card, port)
-    LOG.info('PF %s has released the ports %s', pf.address, ports)
+    LOG.info('PF %s has released the ports %s', pf.address, more)
 
 
 def after_vfs(pf: pci.Function, seconds: float) -> None:
@@ -103,7 +128,7 @@ def after_vfs(pf: pci.Function, seconds: float) -> None:
     :raises DeviceError: if the kernel refuses
     :raises Timeout: if the ports do not come back
     """
-    known = records.dfl_cards.read(pf.address)
+    known = cards.read(pf.address)
     if known is None:
         return
     with turn.taken(pf, ''):
@@ -118,7 +143,7 @@ def after_vfs(pf: pci.Function, seconds: float) -> None:
             for port in known.released:
                 dfl_ioctl.assign(card, port)
             _bind_if_needed(pf, seconds)
-    records.dfl_cards.delete(pf.address)
+    cards.delete(pf.address)
     LOG.info('PF %s has its ports %s again', pf.address, known.released)
 
 
@@ -186,10 +211,10 @@ def is_stuck(card: dfl.Card, port: int) -> bool:
     there = card.port(port)
     if there is not None:
         if not there.in_reset:
-            records.dfl_ports.delete(_name(card, port))
+            ports.delete(_name(card, port))
         return there.in_reset
     # The kernel does not show a port that a VF has.
-    return records.dfl_ports.read(_name(card, port)) is not None
+    return ports.read(_name(card, port)) is not None
 
 
 def settle(card: dfl.Card) -> None:
@@ -200,7 +225,7 @@ def settle(card: dfl.Card) -> None:
     the turn of the chip.
     """
     for port in range(card.number_of_ports):
-        noted = records.dfl_ports.read(_name(card, port))
+        noted = ports.read(_name(card, port))
         if noted is None or noted.failed:
             continue
         manager = fpga_manager.the_manager(pci.get(card.address))
@@ -212,17 +237,17 @@ def settle(card: dfl.Card) -> None:
 
 def begin(card: dfl.Card, port: int) -> None:
     """Note that a port is about to be programmed."""
-    records.dfl_ports.write(_name(card, port), records.DflPort(False))
+    ports.write(_name(card, port), DflPort(False))
 
 
 def fail(card: dfl.Card, port: int) -> None:
     """Note that the programming of a port has failed."""
-    records.dfl_ports.write(_name(card, port), records.DflPort(True))
+    ports.write(_name(card, port), DflPort(True))
 
 
 def succeed(card: dfl.Card, port: int) -> None:
     """Note that the programming of a port has succeeded."""
-    records.dfl_ports.delete(_name(card, port))
+    ports.delete(_name(card, port))
 
 
 def is_unused(pf: pci.Function) -> bool:
@@ -258,7 +283,7 @@ def complete_binding(pf: pci.Function, seconds: float) -> None:
 
     :raises: as bind_again()
     """
-    known = records.dfl_cards.read(pf.address)
+    known = cards.read(pf.address)
     if known is None or not known.unbound:
         return
     if pf.driver is not None:
@@ -281,8 +306,8 @@ def complete_binding(pf: pci.Function, seconds: float) -> None:
         'pci',
     )
     for port in range(card.number_of_ports):
-        records.dfl_ports.delete(_name(card, port))
-    records.dfl_cards.delete(pf.address)
+        ports.delete(_name(card, port))
+    cards.delete(pf.address)
 
 
 def _driver_file(pf: pci.Function, name: str) -> None:
@@ -306,12 +331,12 @@ def _card(pf: pci.Function) -> dfl.Card:
     return card
 
 
-def _known(pf: pci.Function) -> records.DflCard:
-    return records.dfl_cards.read(pf.address) or _NOTHING
+def _known(pf: pci.Function) -> DflCard:
+    return cards.read(pf.address) or _NOTHING
 
 
-def _write(pf: pci.Function, value: records.DflCard) -> None:
-    records.dfl_cards.write(pf.address, value)
+def _write(pf: pci.Function, value: DflCard) -> None:
+    cards.write(pf.address, value)
 
 
 def _name(card: dfl.Card, port: int) -> str:

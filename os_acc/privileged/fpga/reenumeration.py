@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import fcntl
 import os
 
@@ -23,8 +24,21 @@ from os_acc.privileged import device_users
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import root_folder
-from os_acc.privileged.fpga import records
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import vf_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Removal(undo_log.Record):
+    """A chip whose functions are being removed from the bus.
+
+    :ivar buses: the buses to scan, so that its functions are found again
+    """
+
+    buses: list[str]
+
+
+removals = undo_log.Records('removals', Removal)
 
 
 @context.entry
@@ -75,13 +89,13 @@ def recover() -> bool:
     :raises DeviceError: if the kernel refuses. The others are found
     """
     failure, done = None, True
-    for address in records.removals.names():
+    for address in removals.names():
         try:
             with _no_command(address):
-                known = records.removals.read(address)
+                known = removals.read(address)
                 if known is not None:
                     _scan(known.buses, address)
-                records.removals.delete(address)
+                removals.delete(address)
         except exception.DeviceBusy:
             done = False  # its process has not ended
         except exception.ExceptionBase as err:
@@ -93,7 +107,7 @@ def recover() -> bool:
 
 def _remove_and_find(chip: chips.Chip) -> None:
     buses = sorted({each.rpartition(':')[0] for each in chip.parents})
-    records.removals.write(chip.address, records.Removal(buses))
+    removals.write(chip.address, Removal(buses))
     try:
         for each in chip.parents:
             if sriov.count(each):
@@ -103,7 +117,7 @@ def _remove_and_find(chip: chips.Chip) -> None:
     finally:
         # Also if the kernel refuses to remove one of several functions.
         _scan(buses, chip.address)
-    records.removals.delete(chip.address)
+    removals.delete(chip.address)
 
 
 def _scan(buses: Iterable[str], address: str) -> None:

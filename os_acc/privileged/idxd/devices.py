@@ -9,6 +9,7 @@ the last one. One that os-acc apply keeps is set up earlier, and stays enabled.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 
 from os_acc import exception
@@ -22,7 +23,6 @@ from os_acc.privileged import context
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import notes as idxd_notes
-from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
 
 LOG = logging.getLogger(__name__)
@@ -45,14 +45,11 @@ def keep(address: str, seconds: float) -> bool:
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> bool:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            return _keep(pci.get(address), deadline)
-
-    return waiting.at_most(
-        act, seconds, f'the work queues of PCI function {address} to be set up'
+    return operation_lock.within(
+        functools.partial(operation_lock.held, function.path),
+        seconds,
+        f'the work queues of PCI function {address} to be set up',
+        lambda deadline: _keep(pci.get(address), deadline),
     )
 
 
@@ -123,19 +120,17 @@ def let_go(address: str, seconds: float) -> bool:
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> bool:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            before = records.idxd_devices.read(address)
-            # Also after an earlier call that was interrupted.
-            _mark(function, False)
-            stop(function, deadline)
-            return records.idxd_devices.read(address) != before
+    def act(deadline: waiting.Deadline) -> bool:
+        before = idxd_notes.idxd_devices.read(address)
+        # Also after an earlier call that was interrupted.
+        _mark(function, False)
+        stop(function, deadline)
+        return idxd_notes.idxd_devices.read(address) != before
 
-    return waiting.at_most(
-        act, seconds, f'the work queues of PCI function {address} to be undone'
-    )
+    lock = functools.partial(operation_lock.held, function.path)
+    what = f'the work queues of PCI function {address} to be undone'
+    return operation_lock.within(lock, seconds, what, act)
 
 
 @context.entry
@@ -145,7 +140,7 @@ def lets_go(address: str) -> bool:
     :raises DeviceNotFound: if there is no such function
     """
     function = arguments.there(address)
-    known = records.idxd_devices.read(address)
+    known = idxd_notes.idxd_devices.read(address)
     if known is None:
         return False
     return known.kept or not (
@@ -154,15 +149,15 @@ def lets_go(address: str) -> bool:
 
 
 def _is_kept(function: pci.Function) -> bool:
-    known = records.idxd_devices.read(function.address)
+    known = idxd_notes.idxd_devices.read(function.address)
     return known is not None and known.ids == function.ids and known.kept
 
 
 def _mark(function: pci.Function, kept: bool) -> None:
     """Record whether a device that is set up stays so without a VAN."""
-    known = records.idxd_devices.read(function.address)
+    known = idxd_notes.idxd_devices.read(function.address)
     if known is not None and known.kept != kept:
-        records.idxd_devices.write(
+        idxd_notes.idxd_devices.write(
             function.address, dataclasses.replace(known, kept=kept)
         )
 
@@ -177,9 +172,9 @@ def start(
 
     :param kept: whether it stays enabled without a VAN
     """
-    records.idxd_devices.write(
+    idxd_notes.idxd_devices.write(
         function.address,
-        records.IdxdDevice(
+        idxd_notes.IdxdDevice(
             function.ids,
             layout.mode,
             layout.size,
@@ -219,4 +214,4 @@ def stop(function: pci.Function, deadline: waiting.Deadline) -> None:
     else:
         idxd_setup.stop(device, deadline.left())
         LOG.info('%s (%s) disabled', device.name, function.address)
-    records.idxd_devices.delete(function.address)
+    idxd_notes.idxd_devices.delete(function.address)

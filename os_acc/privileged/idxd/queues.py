@@ -9,6 +9,7 @@ device, and on each work queue.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from os_acc import exception
@@ -27,7 +28,6 @@ from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import devices
 from os_acc.privileged.idxd import notes as idxd_notes
-from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
 
 LOG = logging.getLogger(__name__)
@@ -56,14 +56,13 @@ def enable(
     arguments.whole(number, 'number', _HIGHEST_NUMBER)
     arguments.uuid(van_uuid)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> list[str | int]:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            return _enable(pci.get(address), number, van_uuid, deadline)
-
     name = idxd_names.name_of(address, number)
-    return waiting.at_most(act, seconds, f'work queue {name} to be enabled')
+    return operation_lock.within(
+        functools.partial(operation_lock.held, function.path),
+        seconds,
+        f'work queue {name} to be enabled',
+        lambda deadline: _enable(pci.get(address), number, van_uuid, deadline),
+    )
 
 
 def _enable(
@@ -104,8 +103,8 @@ def _enable(
         _check_closed(name, van)
         if mine is None:
             before = idxd_setup.before(queue)
-            mine = records.IdxdQueue(function.ids, van, before)
-            records.idxd_queues.write(name, mine)
+            mine = idxd_notes.IdxdQueue(function.ids, van, before)
+            idxd_notes.idxd_queues.write(name, mine)
         idxd_setup.configure(device, queue, settings, label)
         idxd_setup.enable(device, queue, deadline.left())
         LOG.info('%s (%s) enabled for VAN %s', name, queue.name, van)
@@ -177,11 +176,8 @@ def disable(
                 function = pci.get(address)
                 return _disable(function, number, van_uuid, cleaned, deadline)
 
-        return waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'work queue {name} to be disabled',
-        )
+        what = f'work queue {name} to be disabled'
+        return operation_lock.at_most(lock, act, seconds, what)
 
 
 def _clean(name: str, van: str) -> notes.Cleaned:
@@ -191,7 +187,7 @@ def _clean(name: str, van: str) -> notes.Cleaned:
     """
     if not notes.is_noted(notes.IDXD, name, van):
         return notes.Cleaned.NEVER_GIVEN
-    if records.idxd_files.read(name) is None:
+    if idxd_notes.idxd_files.read(name) is None:
         return notes.Cleaned.GONE  # reset by a reboot
     return cleaning.run_command(name)
 
@@ -227,7 +223,7 @@ def _disable(
     name = idxd_names.name_of(function.address, number)
     device = idxd_setup.read(function.address)
     queue = device.queue(number)
-    known = records.idxd_queues.read(name)
+    known = idxd_notes.idxd_queues.read(name)
     if known is not None and (known.ids, known.van) != (function.ids, van):
         known = None
     if queue is not None and known is None and idxd_notes.has(queue, van):
@@ -243,7 +239,7 @@ def _disable(
             device = idxd_setup.read(function.address)
             queue = device.queue(number)
         if queue is not None:
-            kept = records.idxd_devices.read(function.address)
+            kept = idxd_notes.idxd_devices.read(function.address)
             mode = kept.mode if kept is not None else spec_idxd.SHARED
             idxd_setup.reset(device, queue, known.before, mode)
         LOG.info('%s disabled, which VAN %s had', name, van)

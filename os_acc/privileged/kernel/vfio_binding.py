@@ -9,6 +9,7 @@ same ids.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import time
 
@@ -29,13 +30,12 @@ def read_binding(function: pci.Function, seconds: float) -> vfio.Binding:
 
     :raises Timeout: if it cannot be read in time
     """
-
-    def act() -> vfio.Binding:
-        with operation_lock.held(function.path, seconds / 2):
-            return vfio.Binding.of(function)
-
-    what = f'the driver_override of PCI function {function.address}'
-    return waiting.at_most(act, seconds, what)
+    return operation_lock.within(
+        functools.partial(operation_lock.held, function.path),
+        seconds,
+        f'the driver_override of PCI function {function.address}',
+        lambda deadline: vfio.Binding.of(function),
+    )
 
 
 def bind(address: str, driver: str, seconds: float) -> None:

@@ -10,6 +10,8 @@ bound again, so that it starts the device anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import dataclasses
+import functools
 import logging
 from typing import Any
 
@@ -29,9 +31,25 @@ from os_acc.privileged import device_users
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
+from os_acc.privileged import undo_log
+from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.npu import notes as npu_notes
-from os_acc.privileged.npu import resets
 from os_acc.refusals import refusals
+
+
+@dataclasses.dataclass(frozen=True)
+class Reset(undo_log.Record):
+    """An NPU whose driver is being unbound and bound again.
+
+    :ivar ids: vendor:product
+    :ivar driver: the kernel driver
+    """
+
+    ids: str
+    driver: str
+
+
+resets = undo_log.Records('npu-resets', Reset)
 
 LOG = logging.getLogger(__name__)
 
@@ -53,14 +71,14 @@ def take(address: str, files: Sequence[Sequence[Any]], seconds: float) -> None:
     """
     arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with operation_lock.named(address, deadline.left(0.5)):
-            resets.complete(address, deadline.left())
-            _take(pci.get(address), files, deadline)
+    def act(deadline: waiting.Deadline) -> None:
+        _complete_reset(address, deadline.left())
+        _take(pci.get(address), files, deadline)
 
-    waiting.at_most(act, seconds, f'{npu_rules.label(address)} to be assigned')
+    lock = functools.partial(operation_lock.named, address)
+    what = f'{npu_rules.label(address)} to be assigned'
+    operation_lock.within(lock, seconds, what, act)
 
 
 def _take(
@@ -176,11 +194,8 @@ def give_back(
             npu_notes.forget(address, cleaned)
             return left
 
-        return waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'{npu_rules.label(address)} to be returned',
-        )
+        what = f'{npu_rules.label(address)} to be returned'
+        return operation_lock.at_most(lock, act, seconds, what)
 
 
 def _users(address: str, name: str, instance_uuid: str) -> list[str]:
@@ -225,4 +240,54 @@ def _reset(address: str, deadline: waiting.Deadline) -> None:
             reason='it is bound to no driver, and its note does not '
             'name its earlier driver: bind it, and run os-acc recover',
         )
-    resets.run(pci.get(address), driver, deadline.left())
+    _restart(pci.get(address), driver, deadline.left())
+
+
+def _restart(function: pci.Function, driver: str, seconds: float) -> None:
+    """Reset a function that nobody has open, and wait until it is back.
+
+    Its files may have other numbers then.
+
+    :param driver: the kernel driver that makes its files
+    :raises DeviceError: if the kernel refuses, or it does not come back
+    """
+    address = function.address
+    end = waiting.Deadline(seconds)
+    resets.write(address, Reset(function.ids, driver))
+    try:
+        vfio_binding.rebind(address, driver, end.left())
+        waiting.until(
+            lambda: npu_facts.nodes_of(address),
+            end.left(),
+            f'the device file of {npu_rules.label(address)}',
+            npu_facts.CLASS,
+        )
+    except exception.Timeout as err:
+        raise exception.DeviceError(
+            device=npu_rules.label(address),
+            reason=f'it was reset, and its kernel driver {driver} has not '
+            f'created a file below /dev/accel again ({err}). Check the kernel '
+            'log (dmesg); after its firmware or the host was reset, run '
+            'os-acc recover',
+        ) from err
+    resets.delete(address)
+    LOG.info('NPU %s is reset', address)
+
+
+def _complete_reset(address: str, seconds: float) -> None:
+    """Complete a reset that was interrupted.
+
+    :raises DeviceError: as _restart()
+    """
+    known = resets.read(address)
+    if known is None:
+        return
+    function = pci.find(address)
+    if (
+        function is not None
+        and function.ids == known.ids
+        and function.driver in (None, known.driver)
+    ):
+        _restart(function, known.driver, seconds)
+    else:
+        resets.delete(address)  # it is another device by now

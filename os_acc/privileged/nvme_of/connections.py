@@ -20,6 +20,7 @@ import errno
 import hashlib
 import logging
 import os
+from typing import Any
 
 from os_acc import exception
 from os_acc.availability import host_use
@@ -29,9 +30,30 @@ from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.privileged import operation_lock
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.nvme_of import commands as nvme_of_commands
-from os_acc.privileged.nvme_of import records
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection(undo_log.Record):
+    """The connections of an instance to a subsystem of an NVMe-oF target.
+
+    :ivar nqn: of the subsystem
+    :ivar instance: its UUID
+    :ivar portals: those that nobody was connected to before, each as address,
+        port and transport
+    :ivar namespaces: the world wide names of those that the instance has by
+        these connections
+    """
+
+    nqn: str
+    instance: str
+    portals: list[list[Any]]
+    namespaces: list[str]
+
+
+connections = undo_log.Records('connections', Connection)
 
 LOG = logging.getLogger(__name__)
 
@@ -100,7 +122,7 @@ def disconnect(
         for name, known in _records():
             if known.instance == instance_uuid and wwn in known.namespaces:
                 left = [each for each in known.namespaces if each != wwn]
-                records.connections.write(
+                connections.write(
                     name, dataclasses.replace(known, namespaces=left)
                 )
         _end_unused(deadline, instance_uuid)
@@ -112,11 +134,8 @@ def _lock(deadline: waiting.Deadline) -> Iterator[int]:
         yield lock
 
 
-def _records() -> list[tuple[str, records.Connection]]:
-    found = (
-        (name, records.connections.read(name))
-        for name in records.connections.names()
-    )
+def _records() -> list[tuple[str, Connection]]:
+    found = ((name, connections.read(name)) for name in connections.names())
     return [(name, known) for name, known in found if known is not None]
 
 
@@ -126,7 +145,7 @@ def _remember(
     """Write the record of connections that are about to be made."""
     digest = hashlib.sha256(target.nqn.encode()).hexdigest()[:32]
     name = f'{instance_uuid}.{digest}'
-    known = records.connections.read(name)
+    known = connections.read(name)
     host = nvme_of.host_nqn(instance_uuid)
     before = {each.portal for each in nvme_of.controllers(target.nqn, host)}
     portals = [] if known is None else known.portals
@@ -135,9 +154,9 @@ def _remember(
         if portal not in before and values not in portals:
             portals = [*portals, values]
     names = [] if known is None else known.namespaces
-    records.connections.write(
+    connections.write(
         name,
-        records.Connection(
+        Connection(
             nqn=target.nqn,
             instance=instance_uuid,
             portals=portals,
@@ -222,14 +241,14 @@ def _end_unused(
             continue
         try:
             if _end(known, deadline):
-                records.connections.delete(name)
+                connections.delete(name)
         except exception.ExceptionBase as err:
             if known.instance == instance_uuid:
                 raise
             LOG.warning('%s', exception.describe(err))
 
 
-def _end(known: records.Connection, deadline: waiting.Deadline) -> bool:
+def _end(known: Connection, deadline: waiting.Deadline) -> bool:
     """End the connections of a record.
 
     :returns: False if somebody uses another namespace through one of them

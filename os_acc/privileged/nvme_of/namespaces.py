@@ -82,11 +82,8 @@ def connect(
             if note is None or not note.given:
                 _await_unused(wwn, deadline.left())
 
-        waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'{namespace_use.label(wwn)} to be connected',
-        )
+        what = f'{namespace_use.label(wwn)} to be connected'
+        operation_lock.at_most(lock, act, seconds, what)
         if note is not None and note.instance != instance_uuid:
             if target.erase != spec_nvme_of.ERASE_NONE:
                 _erase(wwn, lock)
@@ -133,11 +130,9 @@ def release(
                 left = nvme_of_notes.Note(instance_uuid, False, note.target)
                 nvme_of_notes.write(wwn, left)
         deadline = waiting.Deadline(seconds)
-        waiting.at_most(
-            operation_lock.kept_until(
-                lock,
-                lambda: connections.disconnect(wwn, instance_uuid, deadline),
-            ),
+        operation_lock.at_most(
+            lock,
+            lambda: connections.disconnect(wwn, instance_uuid, deadline),
             seconds,
             f'{namespace_use.label(wwn)} to be disconnected',
         )

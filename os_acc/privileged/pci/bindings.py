@@ -17,10 +17,29 @@ from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import storage
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import vfio_binding
-from os_acc.privileged.pci import records
 from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Function(undo_log.Record):
+    """A PCI function that was bound to VFIO, or to its host_driver.
+
+    :ivar ids: vendor:product
+    :ivar driver: its driver before; None if it had none
+    :ivar override: its driver_override before; None if it was unset
+    :ivar vfio_driver: the driver that it was to be bound to
+    """
+
+    ids: str
+    driver: str | None
+    override: str | None
+    vfio_driver: str
+
+
+functions = undo_log.Records('functions', Function)
 
 
 def remember(
@@ -40,7 +59,7 @@ def remember(
     :param for_host: whether a service of the host itself gets it
     """
     now = vfio.Binding.of(function)
-    known = records.functions.read(function.address)
+    known = functions.read(function.address)
     if known is not None and (
         known.ids != function.ids
         or (
@@ -53,11 +72,11 @@ def remember(
         known = None
     noted = 'host_driver' if for_host else 'vfio_driver'
     function_notes.note_function(function, spec, **{noted: driver})
-    records.functions.write(
+    functions.write(
         function.address,
         dataclasses.replace(known, vfio_driver=driver)
         if known is not None
-        else records.Function(function.ids, now.driver, now.override, driver),
+        else Function(function.ids, now.driver, now.override, driver),
     )
 
 
@@ -66,7 +85,7 @@ def restore(
 ) -> bool:
     """Bind a function as the record says. See pci.give_back()."""
     now = same(address, ids)
-    known = records.functions.read(address)
+    known = functions.read(address)
     if known is None or known.ids != ids:
         return False
     to = _before(now, known)
@@ -83,12 +102,12 @@ def restore(
                 'load it',
             )
     vfio_binding.restore(address, to, seconds)
-    records.functions.delete(address)
+    functions.delete(address)
     notes.forget(notes.PCI, address, notes.Cleaned.EARLIER)
     return True
 
 
-def _before(function: pci.Function, known: records.Function) -> vfio.Binding:
+def _before(function: pci.Function, known: Function) -> vfio.Binding:
     """How a function is to be bound again.
 
     This leaves alone a driver or a driver_override that somebody else has set
@@ -105,7 +124,7 @@ def _before(function: pci.Function, known: records.Function) -> vfio.Binding:
     )
 
 
-def _wrote_override(now: vfio.Binding, known: records.Function) -> bool:
+def _wrote_override(now: vfio.Binding, known: Function) -> bool:
     """Whether driver_override is as take() or give_back() have written it.
 
     vfio_binding.restore() writes the earlier driver to it for a moment.

@@ -27,7 +27,6 @@ from os_acc.privileged import storage
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import bindings
-from os_acc.privileged.pci import records
 from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
@@ -72,29 +71,26 @@ def take(
             address,
             'a function that os-acc may bind; device_spec has bind = none',
         )
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> str:
-        with function_notes.locked(function, deadline.left(0.5)):
-            _check_available(address, allowed, instance_uuid)
-            name = module_loading.load_driver(driver, deadline.left())
-            before = pci.get(address)
-            storage.check(before, instance_uuid)
-            bindings.remember(before, name, spec)
-            vfio_binding.bind(address, name, deadline.left())
-            try:
-                storage.hand_out(before, instance_uuid)
-            except BaseException:
-                # No driver of the host may see what an instance has left: it
-                # stays on VFIO until clean() has emptied it.
-                if not vfio.is_bound(before) and storage.is_empty(before):
-                    bindings.restore(address, before.ids, deadline.left(0.9))
-                raise
-            return name
+    def act(deadline: waiting.Deadline) -> str:
+        _check_available(address, allowed, instance_uuid)
+        name = module_loading.load_driver(driver, deadline.left())
+        before = pci.get(address)
+        storage.check(before, instance_uuid)
+        bindings.remember(before, name, spec)
+        vfio_binding.bind(address, name, deadline.left())
+        try:
+            storage.hand_out(before, instance_uuid)
+        except BaseException:
+            # No driver of the host may see what an instance has left: it
+            # stays on VFIO until clean() has emptied it.
+            if not vfio.is_bound(before) and storage.is_empty(before):
+                bindings.restore(address, before.ids, deadline.left(0.9))
+            raise
+        return name
 
-    return waiting.at_most(
-        act, seconds, f'PCI function {address} to be bound to {driver}'
-    )
+    what = f'PCI function {address} to be bound to {driver}'
+    return function_notes.change(function, seconds, what, act)
 
 
 @context.entry
@@ -119,18 +115,15 @@ def take_for_host(
     expected = spec.host_driver
     if expected is None or driver != expected:
         arguments.refuse('driver', driver, expected or 'no host_driver')
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, deadline.left(0.5)):
-            _check_available(address, (), instance_uuid, device_spec.BIND_HOST)
-            name = module_loading.load_driver(driver, deadline.left())
-            bindings.remember(pci.get(address), name, spec, for_host=True)
-            vfio_binding.bind_to_host(address, name, deadline.left())
+    def act(deadline: waiting.Deadline) -> None:
+        _check_available(address, (), instance_uuid, device_spec.BIND_HOST)
+        name = module_loading.load_driver(driver, deadline.left())
+        bindings.remember(pci.get(address), name, spec, for_host=True)
+        vfio_binding.bind_to_host(address, name, deadline.left())
 
-    waiting.at_most(
-        act, seconds, f'PCI function {address} to be bound to {driver}'
-    )
+    what = f'PCI function {address} to be bound to {driver}'
+    function_notes.change(function, seconds, what, act)
 
 
 def _check_available(
@@ -240,7 +233,7 @@ def clean(
 
 def _was_taken(function: pci.Function) -> bool:
     """Whether take() has changed it in this boot, so that this is undone."""
-    known = records.functions.read(function.address)
+    known = bindings.functions.read(function.address)
     return known is not None and known.ids == function.ids
 
 
@@ -256,11 +249,8 @@ def _bind_to_clean(
         bindings.remember(function, name)
         vfio_binding.bind(address, name, seconds / 2)
 
-    waiting.at_most(
-        operation_lock.kept_until(lock, act),
-        seconds,
-        f'PCI function {address} to be bound to {module}',
-    )
+    what = f'PCI function {address} to be bound to {module}'
+    operation_lock.at_most(lock, act, seconds, what)
     return pci.get(address)
 
 
@@ -288,14 +278,13 @@ def give_back(
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> bool:
-        with function_notes.locked(function, deadline.left(0.5)):
-            return bindings.restore(address, ids, deadline.left(), shares)
-
-    return waiting.at_most(
-        act, seconds, f'PCI function {address} to be returned'
+    return function_notes.change(
+        function,
+        seconds,
+        f'PCI function {address} to be returned',
+        lambda deadline: bindings.restore(
+            address, ids, deadline.left(), shares
+        ),
     )
 
 

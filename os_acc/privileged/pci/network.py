@@ -5,12 +5,13 @@
 
 A VF's MAC address, VLAN, trust and spoof check are set on its PF. The caller
 names the VF only. The PF, its interface and the VF's number are looked up
-here. So are the earlier settings: see records.Port.
+here. So are the earlier settings: see Port.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+import dataclasses
 import errno
 import time
 from typing import Any
@@ -28,9 +29,25 @@ from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import undo_log
-from os_acc.privileged.pci import records
 from os_acc.privileged.pci import rtnetlink
 from os_acc.texts import forms
+
+
+@dataclasses.dataclass(frozen=True)
+class Port(undo_log.Record):
+    """The settings of a NIC's VF that were changed on its PF.
+
+    :ivar ids: vendor:product
+    :ivar ours: what was set, by the names of rtnetlink.SETTINGS
+    :ivar before: what was there before, by the same names
+    """
+
+    ids: str
+    ours: dict[str, Any]
+    before: dict[str, Any]
+
+
+ports = undo_log.Records('ports', Port)
 
 # The pause between two attempts, while a VF has not come up yet.
 _PAUSE = 0.1
@@ -88,13 +105,13 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
         )
     seconds = arguments.seconds(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, seconds / 2):
-            _make_anew(pci.get(address), seconds / 4)
-            if changes:
-                _set(pci.get(address), changes, seconds / 4)
+    def act(deadline: waiting.Deadline) -> None:
+        _make_anew(pci.get(address), deadline.left(0.5))
+        if changes:
+            _set(pci.get(address), changes, deadline.left(0.5))
 
-    waiting.at_most(act, seconds, f'the port of VF {address} to be set up')
+    what = f'the port of VF {address} to be set up'
+    function_notes.change(function, seconds, what, act)
 
 
 @context.entry
@@ -121,14 +138,13 @@ def restore_port(
     """
     function = arguments.there(address)
     changed = _checked('changed', changed)
-    seconds = arguments.seconds(seconds)
-
-    def act() -> list[str]:
-        with function_notes.locked(function, seconds / 2):
-            return _restore(pci.get(address), changed, seconds / 2)
-
-    return waiting.at_most(
-        act, seconds, f'the port of VF {address} to be restored'
+    return function_notes.change(
+        function,
+        arguments.seconds(seconds),
+        f'the port of VF {address} to be restored',
+        lambda deadline: _restore(
+            pci.get(address), changed, deadline.left(0.5)
+        ),
     )
 
 
@@ -254,13 +270,11 @@ def _remember(
     if known is not None:
         changes = known.ours | changes
         before = known.before | before
-    records.ports.write(
-        function.address, records.Port(function.ids, changes, before)
-    )
+    ports.write(function.address, Port(function.ids, changes, before))
 
 
-def _known(function: pci.Function) -> records.Port | None:
-    known = records.ports.read(function.address)
+def _known(function: pci.Function) -> Port | None:
+    known = ports.read(function.address)
     return known if known is not None and known.ids == function.ids else None
 
 
@@ -286,7 +300,7 @@ def _restore(
             _write(place, name, known.before[name], seconds)
         else:
             left.append(f'{name} was set to {now[name]} by somebody else')
-    records.ports.delete(function.address)
+    ports.delete(function.address)
     return left
 
 
