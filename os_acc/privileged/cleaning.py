@@ -29,8 +29,6 @@ def clean(
     The command is an option of the privileged daemon: no caller can choose it.
 
     :param lock: the operation lock that the caller holds on the function
-    :raises CleaningFailed: if the reset, the erase or the command failed
-    :raises Timeout: if the reset or the erase did not end
     """
     if mode not in reset.MODES:
         arguments.refuse('reset', mode, f'one of {", ".join(reset.MODES)}')
@@ -60,8 +58,6 @@ def run_command(address: str) -> notes.Cleaned:
         of a vGPU's; the UUID of an mdev; the path of a device file; the name
         of a work queue; the world wide name of a namespace
     :returns: for notes.forget()
-    :raises InvalidRequest: if another user could have written such a file
-    :raises CleaningFailed: if the command failed or did not end in time
     """
     conf = offers.configuration()
     template = conf.os_acc.cleaning_command

@@ -30,7 +30,6 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     A VAN keeps what it has: then an entry that no longer offers the device
     does not matter.
 
-    :param van: the UUID of the VAN that has the device
     :raises DeviceNotFound: if device_spec does not offer it, or it is gone, or
         the VAN does not have it
     :raises UnsupportedHandle: if no container can use such a handle
@@ -85,10 +84,7 @@ def common(handle: handles.Handle) -> frozenset[str]:
 
 
 def _files(handle: handles.Handle) -> file_groups.Accelerator:
-    """Find the accelerator of device files that a VAN has.
-
-    :raises DeviceNotFound: if no VAN has it, or it lacks some of the files
-    """
+    """Find the accelerator of device files that a VAN has."""
     found = device_files.held_by(handle.name, handle.share or '')
     there = {each.path for each in found.files}
     arguments.permissions(handle, found.spec.permissions)
@@ -102,10 +98,7 @@ def _files(handle: handles.Handle) -> file_groups.Accelerator:
 
 
 def _of_namespace(wwn: str) -> spec_edits.Edits:
-    """Check that a VAN has a namespace of an NVMe-oF target.
-
-    :raises DeviceNotFound: if none has
-    """
+    """Check that a VAN has a namespace of an NVMe-oF target."""
     note = nvme_of_notes.read(wwn)
     if note is None or not note.given:
         raise exception.DeviceNotFound(

@@ -65,7 +65,6 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
         or for one of its device numbers, somebody else's spec has the
         name, or a container has the device files of the earlier spec
     :raises PrivilegeError: if the directory or the file cannot be written
-    :raises Timeout: if other specs are being written for 30 s
     """
     arguments.uuid(van)
     arguments.uuid(instance)
@@ -161,11 +160,7 @@ def check_users() -> None:
 
 
 def _options() -> cfg.ConfigOpts.GroupAttr:
-    """The options of the group [os_acc_cdi], which no caller can set.
-
-    :raises InvalidRequest: if one is invalid, or a user other than root could
-        have written a file
-    """
+    """The options of the group [os_acc_cdi], which no caller can set."""
     conf = offers.configuration()
     conf.register_opts(container_opts.OPTS, group=container_opts.GROUP)
     found: cfg.ConfigOpts.GroupAttr = conf[container_opts.GROUP]
@@ -208,8 +203,6 @@ def _refuse_second(van: str, wanted: undo_log.ContainerSpec) -> None:
 
     A record whose spec the operator has removed does not count, if no
     container has the device: its VAN was lost with the journal.
-
-    :raises DeviceBusy: if one has
     """
     for name in undo_log.container_specs.names():
         other = undo_log.container_specs.read(name) if name != van else None
@@ -239,10 +232,7 @@ def _refuse_second(van: str, wanted: undo_log.ContainerSpec) -> None:
 
 
 def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
-    """Check that what an entry refers to on this host is there.
-
-    :raises DeviceError: if a mount's source or a hook's program is not
-    """
+    """Check that what an entry refers to on this host is there."""
     if absent := '; '.join(container_edits.missing(edits)):
         raise exception.DeviceError(
             device=device,
@@ -254,12 +244,7 @@ def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
 def _refuse_conflict(
     van: str, wanted: undo_log.ContainerSpec, text: str
 ) -> None:
-    """Check that a spec does not conflict with the instance's other specs.
-
-    :param text: the spec
-    :raises InvalidRequest: if two of them set one variable to different
-        values, or make different things at one path
-    """
+    """Check that a spec does not conflict with the instance's other specs."""
     if (name := container_edits.hidden(text)) is not None:
         raise exception.InvalidRequest(
             f'device_spec: the entry of {wanted.handle} has a device file and '
@@ -301,11 +286,7 @@ def _files(directory: str) -> root_folder.RootFiles:
 def _replace(
     van: str, known: undo_log.ContainerSpec, wanted: undo_log.ContainerSpec
 ) -> None:
-    """Withdraw a spec that differs from the one that is wanted.
-
-    :raises DeviceBusy: if a container has a device file that is not in the
-        spec that is wanted
-    """
+    """Withdraw a spec that differs from the one that is wanted."""
     gone = [each for each in known.nodes if each not in wanted.nodes]
     if gone or (known.directory, known.kind) != (
         wanted.directory,
@@ -330,8 +311,6 @@ def _refuse_others(conf: cfg.ConfigOpts.GroupAttr, van: str) -> None:
     A runtime drops a device that two specs of one directory define:
     resolveConflict in pkg/cdi/cache.go. Of two directories, the later one
     counts.
-
-    :raises DeviceBusy: if somebody does
     """
     own = container_spec.file_name(conf.kind, van)
     for directory in dict.fromkeys((conf.spec_dir, *DIRECTORIES)):

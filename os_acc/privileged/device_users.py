@@ -150,8 +150,6 @@ def wait_until_closed(
     as removed. A QEMU that was killed shows no open files any more while the
     kernel still closes them.
 
-    :param path: the device's directory in sysfs
-    :param device: the device, for the error
     :param shares: whether the guest keeps other functions of its IOMMU group
     :raises DeviceBusy: if a guest still has it open
     """
@@ -189,11 +187,9 @@ def until_closed(
 ) -> None:
     """Wait until nobody has a device open.
 
-    :param device: the device, for the error
     :param users: finds who has it open: a clause for each
     :param seconds: how long to wait; 0: look once
     :param text: makes the reason of the error from these clauses
-    :raises DeviceBusy: if somebody still has it open
     """
     found: list[str] = []
 
@@ -230,8 +226,6 @@ def have_others_only(path: str) -> bool:
     A guest that keeps another function of the group keeps the group's file
     open. The answer is True only if the kernel or libvirt shows that no
     process has this function open.
-
-    :param path: the function's directory in sysfs
     """
     own = vfio.device_nodes(path)
     if own and open_files.users_of(own):

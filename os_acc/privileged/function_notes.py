@@ -95,10 +95,7 @@ def vfs_of(pf: pci.Function) -> frozenset[int]:
 def note_function(
     function: pci.Function, spec: device_spec.Spec | None = None, **more: Any
 ) -> None:
-    """Note that a function is given out as a whole. See notes.note().
-
-    :param spec: the entry of device_spec for it
-    """
+    """Note that a function is given out as a whole. See notes.note()."""
     if fpga_ids.is_fpga(function, spec):
         more['fpga'] = True
     device = function.parent
@@ -163,8 +160,6 @@ def locked(function: pci.Function, seconds: float) -> Iterator[int]:
 
     Each privileged call that changes a function does so with this lock.
 
-    :param seconds: see operation_lock.held()
-    :returns: as operation_lock.held()
     :raises DeviceBusy: if another VAN has it, or the PF of a VF
     """
     with operation_lock.held(function.path, seconds) as lock:
@@ -178,19 +173,13 @@ def change(
     what: str,
     act: Callable[[waiting.Deadline], _T],
 ) -> _T:
-    """Run an act on a function that is locked(). See operation_lock.within().
-
-    :param what: what is waited for, for an error
-    """
+    """Do operation_lock.within() with a function that is locked()."""
     lock = functools.partial(locked, function)
     return operation_lock.within(lock, seconds, what, act)
 
 
 def check_function(function: pci.Function) -> None:
-    """Check that no other VAN has a function, or the PF of a VF.
-
-    :raises DeviceBusy: if another VAN has it
-    """
+    """Check that no other VAN has a function, or the PF of a VF."""
     for found in _of_whole(function):
         found.refuse()
 

@@ -116,11 +116,7 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
 
 
 def note_namespace(wwn: str, values: dict[str, Any]) -> None:
-    """Write what nvme_of.notes notes of a namespace.
-
-    :raises DeviceBusy: if it is given out, and another VAN has a file of it
-    :raises PrivilegeError: if the note cannot be written
-    """
+    """Write what nvme_of.notes notes of a namespace."""
     with operation_lock.named('notes', _LOCK_SECONDS):
         if values['given']:
             check_namespace(wwn)
@@ -128,18 +124,12 @@ def note_namespace(wwn: str, values: dict[str, Any]) -> None:
 
 
 def check_namespace(wwn: str) -> None:
-    """Check that no other VAN has a device file of a namespace.
-
-    :raises DeviceBusy: if another VAN has one
-    """
+    """Check that no other VAN has a device file of a namespace."""
     _check_free(made(NAMESPACE, wwn, {'what': wwn}), FILE)
 
 
 def check_noted(kind: str, name: str) -> None:
-    """Check that no other VAN has a device by its note.
-
-    :raises DeviceBusy: if another VAN has it
-    """
+    """Check that no other VAN has a device by its note."""
     if (known := find(kind, name)) is not None:
         known.refuse()
 
@@ -179,7 +169,6 @@ def _check_free(wanted: noted.Note, *kinds: str) -> None:
     anything else that it excludes is refused to every VAN.
 
     :param kinds: of the notes that count; none: all
-    :raises DeviceBusy: if another VAN has it
     """
     others = [
         each
@@ -291,7 +280,6 @@ def forget(
     :param cleaned: what was done about the data of the VAN
     :param what: as in note(): the note of another device stays. None: delete
         it whatever it says
-    :raises PrivilegeError: if it cannot be deleted
     """
     known = find(kind, name)
     if known is None or (known.is_readable and what not in (None, known.what)):
@@ -320,7 +308,6 @@ def forget_unused(
     :param is_lost: whether the other journal that has a VAN is lost, so that
         the note is deleted, too; None: the note does not name the journal
     :returns: a clause for each VAN of another journal that keeps a device
-    :raises PrivilegeError: if a note cannot be deleted
     """
     kept: list[str] = []
     # A VAN that keeps a VF also needs the note that counts the VFs. So that

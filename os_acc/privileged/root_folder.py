@@ -54,9 +54,7 @@ def open_at(path: str, mode: int = 0o700) -> int:
 def open_file(directory: str, name: str) -> int:
     """Open a file in a directory below PATH. It is made if it does not exist.
 
-    :param name: the name of a device, such as '0000:3b:00.0'
     :returns: a file descriptor, which the caller closes
-    :raises PrivilegeError: as open_directory(), or if the file is a link
     """
     parent = open_directory(directory)
     try:
@@ -75,19 +73,13 @@ def open_file(directory: str, name: str) -> int:
 
 
 def check() -> None:
-    """Check PATH, and make nothing, for ``os-acc doctor``.
-
-    :raises PrivilegeError: as open_directory()
-    """
+    """Check PATH, and make nothing, for ``os-acc doctor``."""
     if os.path.lexists(PATH):
         os.close(_open(PATH, None))
 
 
 def check_name(name: str) -> str:
-    """Check that a text names a file, not a path.
-
-    :raises InvalidRequest: if it does not
-    """
+    """Check that a text names a file, not a path."""
     if not _NAME.fullmatch(name):
         raise exception.InvalidRequest(
             subject='privileged call',
@@ -162,10 +154,7 @@ class RootFiles:
         return f'{self._path()}/{name}'
 
     def names(self) -> list[str]:
-        """The names of all files; empty if the directory does not exist.
-
-        :raises PrivilegeError: if the directory cannot be trusted or read
-        """
+        """The names of all files; empty if the directory does not exist."""
         if not os.path.lexists(self._path()):
             return []
         with self._opened('') as directory:
@@ -173,10 +162,7 @@ class RootFiles:
         return sorted(each for each in found if not each.endswith('.new'))
 
     def read(self, name: str) -> str | None:
-        """Read a file; None if it does not exist.
-
-        :raises PrivilegeError: if it cannot be read
-        """
+        """Read a file; None if it does not exist."""
         check_name(name)
         if not os.path.lexists(self._path()):
             return None
@@ -189,10 +175,7 @@ class RootFiles:
                 return file.read()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file.
-
-        :raises PrivilegeError: if it cannot be written
-        """
+        """Write a file."""
         check_name(name)
         new = f'{name}.new'
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE
@@ -208,10 +191,7 @@ class RootFiles:
             self._sync(directory)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it exists, and what a write() has left of it.
-
-        :raises PrivilegeError: if it cannot be deleted
-        """
+        """Delete a file, if it exists, and what a write() has left of it."""
         check_name(name)
         if not os.path.lexists(self._path()):
             return

@@ -166,11 +166,7 @@ def progress(address: str) -> tuple[float | None, str] | None:
 
 
 def mark_empty(function: pci.Function) -> None:
-    """Record that a function holds no data of a guest.
-
-    :raises PrivilegeError: if its note cannot be deleted, or the record
-        cannot be written
-    """
+    """Record that a function holds no data of a guest."""
     if storage.is_storage(function):
         # Until both are done, the function counts as not empty.
         storage_notes.delete(function)
@@ -193,10 +189,7 @@ def was_handed_out(function: pci.Function) -> bool:
 
 
 def check_empty(function: pci.Function) -> None:
-    """Check that a driver of the host may see what a function stores.
-
-    :raises CleaningFailed: if it may hold data of a guest
-    """
+    """Check that a driver of the host may see what a function stores."""
     if not is_empty(function):
         raise exception.CleaningFailed(
             device=f'PCI function {function.address}',

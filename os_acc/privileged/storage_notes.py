@@ -43,7 +43,6 @@ def holder(function: pci.Function) -> str | None:
 
     :returns: its UUID; UNKNOWN if there is a note that says nothing; None if
         there is no note
-    :raises PrivilegeError: if the note cannot be read or trusted
     """
     found = _notes.read(name(function))
     return None if found is None else found.instance
@@ -62,10 +61,7 @@ def write(function: pci.Function, instance_uuid: str) -> None:
 
 
 def delete(function: pci.Function) -> None:
-    """Delete the note of a function that was emptied, if there is one.
-
-    :raises PrivilegeError: if it cannot be deleted
-    """
+    """Delete the note of a function that was emptied, if there is one."""
     # A file system that is read-only refuses to delete even what is not there.
     if holder(function) is not None:
         _notes.delete(name(function))

@@ -81,7 +81,6 @@ def take(
         file before its owner was changed; or the files or their numbers are
         not what the caller has seen
     :raises DeviceInUseByHost, DeviceError: see file_availability
-    :raises PrivilegeError: if the note or the record cannot be written
     """
     note = _note(name, share)
     seen = _files(files)
@@ -185,10 +184,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
 
 
 def held_by(name: str, share: str) -> file_groups.Accelerator:
-    """Find an accelerator that a VAN has. See take().
-
-    :raises DeviceNotFound: if no VAN has it, or it is not there
-    """
+    """Find an accelerator that a VAN has. See take()."""
     found, spec = _found(name, _note(name, share))
     if spec is None:
         raise exception.DeviceNotFound(
@@ -218,10 +214,7 @@ def _check_share(share: str, most: int | None) -> None:
 
 
 def _check_cleanable(found: file_groups.Accelerator) -> None:
-    """Check that it can be cleaned after its use, if that is wanted.
-
-    :raises DeviceError: if not
-    """
+    """Check that it can be cleaned after its use, if that is wanted."""
     refusal = file_availability.not_cleaned(found, cleaning.is_wanted())
     if refusal is not None:
         raise refusal.error()
@@ -297,7 +290,6 @@ def _check_still_free(
     has, the files are given back.
 
     :param is_held: a VAN already has it, and its note stays
-    :raises DeviceBusy: if somebody has
     """
     users = _users([each.file for each in found.own])
     if not users:
@@ -318,10 +310,7 @@ def _users(files: Sequence[device_file.DeviceFile]) -> list[str]:
 def _wait_until_closed(
     name: str, files: Sequence[device_file.DeviceFile], seconds: float
 ) -> None:
-    """Wait until no process has the files open.
-
-    :raises DeviceBusy: if one still has
-    """
+    """Wait until no process has the files open."""
     device_users.until_closed(
         f'device file {files[0].path}' if files else f'device file {name}',
         lambda: _users(files) if files else [],

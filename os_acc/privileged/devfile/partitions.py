@@ -60,7 +60,6 @@ def set_mode(card: str, mode: str, seconds: float) -> bool:
         no device file of it
     :raises DeviceBusy, DeviceInUseByHost: if somebody uses the card
     :raises DeviceError: if it cannot have this mode, or the kernel refuses
-    :raises Timeout: if that does not end in time
     """
     return _locked(card, seconds, lambda found: _set_mode(found, mode))
 
@@ -151,7 +150,6 @@ def _change(function: pci.Function, mode: str, record: Partitions) -> None:
     """Write a mode to a card that nobody uses.
 
     :param record: what let_go() needs; it is stored first
-    :raises DeviceBusy: if somebody uses the card
     """
     card, before = function.address, _record(function)
     if users := device_users.open_by([function]):

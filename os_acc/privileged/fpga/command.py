@@ -163,7 +163,6 @@ def run(
     """Run a command of device_spec. See command.run().
 
     :param values: what the placeholders stand for
-    :raises DeviceError: if it fails, or there is none
     """
     if not template:
         raise exception.DeviceError(

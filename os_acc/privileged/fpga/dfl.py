@@ -85,7 +85,6 @@ def program(
         or checksum. Nothing was changed
     :raises DeviceBusy: as check()
     :raises DeviceError: if the card refuses, or its port stays in reset
-    :raises Timeout: if it has not ended in time. It goes on
     """
     function = _device(address, region)
     seconds = arguments.seconds(seconds)
@@ -179,10 +178,7 @@ def recover(seconds: float) -> bool:
 def _bind_if_stuck(
     function: pci.Function, region: str, deadline: waiting.Deadline
 ) -> None:
-    """Bind the PF again if the port is stuck after an earlier failure.
-
-    :raises DeviceError: if that is needed, and somebody uses the card
-    """
+    """Bind the PF again if the port is stuck after an earlier failure."""
     with (
         function_notes.locked(function, deadline.left(0.3)),
         turn.taken(function, ''),

@@ -78,7 +78,6 @@ def before_vfs(pf: pci.Function, number: int, seconds: float) -> None:
     Does nothing if the PF is not a DFL card. The caller holds the operation
     lock of the PF, which has no VFs.
 
-    :param number: how many VFs are to be made
     :param seconds: how long binding the PF again may take
     :raises DeviceBusy: if a program of the host has a port open, or the card
         is being programmed
@@ -124,9 +123,6 @@ def after_vfs(pf: pci.Function, seconds: float) -> None:
     The caller holds the operation lock of the PF, and has removed the VFs.
 
     :param seconds: how long binding the PF again may take
-    :raises DeviceBusy: if the PF has VFs, or is being programmed
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if the ports do not come back
     """
     known = cards.read(pf.address)
     if known is None:
@@ -169,7 +165,6 @@ def bind_with_vfs(pf: pci.Function, seconds: float) -> bool:
 
     :returns: False, and nothing was changed: the card is open, or a VF is
         used, belongs to a VAN, or was not made by os-acc
-    :raises DeviceError, Timeout: if it failed
     """
     deadline = waiting.Deadline(seconds)
     if pf.driver != dfl.DRIVER or device_users.open_by([pf]):
@@ -261,9 +256,6 @@ def bind_again(pf: pci.Function, seconds: float) -> None:
     All its ports then belong to the PF and work. The caller holds the
     operation lock of the PF and the turn of the chip, and has checked that
     the PF is unused.
-
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if the ports do not come back
     """
     known = _known(pf)
     _write(pf, dataclasses.replace(known, unbound=True))
@@ -280,8 +272,6 @@ def complete_binding(pf: pci.Function, seconds: float) -> None:
     """Do the rest of bind_again(), if its process was killed.
 
     The caller holds what bind_again() needs.
-
-    :raises: as bind_again()
     """
     known = cards.read(pf.address)
     if known is None or not known.unbound:

@@ -74,10 +74,6 @@ def made(file: BinaryIO, name: str, digest: str) -> Iterator[Copy]:
     """Make a copy that only root can read; remove it afterwards.
 
     :param name: the copy's name. Some tools look at its extension
-    :param digest: the image's SHA-256
-    :raises BitstreamError: if the image has another checksum or is too large,
-        or the disk is full
-    :raises PrivilegeError: if users other than root can write to the directory
     """
     sweep()
     with contextlib.ExitStack() as stack:
@@ -94,7 +90,6 @@ def sweep() -> bool:
     """Remove the copies that nobody uses.
 
     :returns: whether none is left
-    :raises PrivilegeError: as made()
     """
     if not os.path.lexists(DIRECTORY):
         return True
@@ -123,10 +118,7 @@ def _sweep_one(top: int, name: str) -> bool:
 
 
 def _new_directory(top: int) -> tuple[str, int]:
-    """Make a locked directory.
-
-    :returns: its name, and its file descriptor
-    """
+    """Make a locked directory."""
     name = secrets.token_hex(16)
     # Under the lock of sweep(): it must not remove a directory that is new.
     with _locked(top):

@@ -80,9 +80,6 @@ def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
     Two regions can be programmed at the same time, but not a region and the
     whole chip. This is not the lock of operation_lock: programming can
     take long, and other operations on the device need not wait for it.
-
-    :returns: the locked files
-    :raises DeviceBusy: if an earlier command for the chip has not ended
     """
     vf = _vf_of(function, region)
     whole = chip.of(function).address
@@ -117,10 +114,7 @@ def _lock(fd: int, how: int, deadline: float, address: str) -> None:
 
 
 def check_unused(function: pci.Function, region: str) -> None:
-    """Check again, under the lock, that nobody has the device open.
-
-    :raises DeviceBusy: if a guest or another process has it open
-    """
+    """Check again, under the lock, that nobody has the device open."""
     vf = _vf_of(function, region)
     parts = (
         [vf]

@@ -41,7 +41,6 @@ def keep(address: str, seconds: float) -> bool:
     :raises DeviceBusy: if it is set up in another way, and VANs have or had
         work queues of it
     :raises DeviceError, DeviceUnhealthy: if it cannot be set up
-    :raises Timeout: if that does not end in time
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
@@ -87,11 +86,7 @@ def _keep(function: pci.Function, deadline: waiting.Deadline) -> bool:
 
 
 def _wanted(function: pci.Function, set_up: bool) -> idxd_availability.Layout:
-    """How device_spec says that a device is set up.
-
-    :param set_up: whether os-acc has set it up
-    :raises: as keep()
-    """
+    """How device_spec says that a device is set up."""
     spec = offers.specs().find(function)
     settings = None if spec is None else spec.queues
     for obstacle in idxd_availability.obstacles(

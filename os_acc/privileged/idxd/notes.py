@@ -116,8 +116,6 @@ def check_note(function: pci.Function, name: str, van: str) -> None:
 
     The record does not survive a reboot, the notes do. A note of another
     device that had the address does not count.
-
-    :raises DeviceBusy: if another VAN has it
     """
     noted = notes.said(Queue, notes.IDXD, name)
     if noted is not None and noted.what != van and noted.ids == function.ids:
@@ -146,10 +144,7 @@ def note(
 
 
 def mine(function: pci.Function, name: str, van: str) -> IdxdQueue | None:
-    """The record of a work queue that a VAN has in this boot.
-
-    :raises DeviceBusy: if another VAN has it
-    """
+    """The record of a work queue that a VAN has in this boot."""
     known = idxd_queues.read(name)
     if known is None or known.ids != function.ids:
         return None

@@ -50,7 +50,6 @@ def enable(
     :raises DeviceInUseByHost: if somebody else has configured it
     :raises DeviceBusy: if another VAN has it
     :raises DeviceError, DeviceUnhealthy: if it cannot be enabled
-    :raises Timeout: if that does not end in time
     """
     function = arguments.there(address)
     arguments.whole(number, 'number', _HIGHEST_NUMBER)
@@ -147,7 +146,6 @@ def disable(
     :raises DeviceBusy: if a program still has it open
     :raises CleaningFailed: if the command failed
     :raises DeviceError: if the kernel refuses
-    :raises Timeout: if that does not end in time
     """
     arguments.whole(number, 'number', _HIGHEST_NUMBER)
     arguments.uuid(van_uuid)
@@ -181,10 +179,7 @@ def disable(
 
 
 def _clean(name: str, van: str) -> notes.Cleaned:
-    """Run the operator's command for a work queue that a VAN has in this boot.
-
-    :raises CleaningFailed: if it failed
-    """
+    """Run the operator's command for a work queue that a VAN has now."""
     if not notes.is_noted(notes.IDXD, name, van):
         return notes.Cleaned.NEVER_GIVEN
     if idxd_notes.idxd_files.read(name) is None:
@@ -193,20 +188,14 @@ def _clean(name: str, van: str) -> notes.Cleaned:
 
 
 def _wait_until_closed(name: str, van: str, seconds: float) -> None:
-    """Wait until no program has a VAN's work queue open.
-
-    :raises DeviceBusy: if one still has
-    """
+    """Wait until no program has a VAN's work queue open."""
     device_users.until_closed(
         f'work queue {name}', lambda: idxd_notes.users(name, van), seconds
     )
 
 
 def _check_closed(name: str, van: str) -> None:
-    """Check that no program has a VAN's work queue open.
-
-    :raises DeviceBusy: if one has
-    """
+    """Check that no program has a VAN's work queue open."""
     if users := idxd_notes.users(name, van):
         raise exception.DeviceBusy(
             device=f'work queue {name}', reason='; '.join(users)

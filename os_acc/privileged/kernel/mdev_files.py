@@ -19,12 +19,7 @@ _REASONS = {
 
 
 def create(wanted: mdev.Mdev, seconds: float) -> None:
-    """Make a mediated device. Succeeds if it exists already.
-
-    :raises DeviceBusy: if no capacity is left, or the UUID is another device's
-    :raises DeviceError: if the kernel or the parent's driver refuses
-    :raises Timeout: if it does not appear in time
-    """
+    """Make a mediated device. Succeeds if it exists already."""
     mdev.check_name(wanted.type, 'type')
     path = f'{mdev.types_directory(wanted.parent)}/{wanted.type}/create'
     mdev.directory(wanted.uuid)
@@ -47,12 +42,7 @@ def create(wanted: mdev.Mdev, seconds: float) -> None:
 
 
 def remove(uuid: str, seconds: float) -> None:
-    """Remove a mediated device. Succeeds if it is gone already.
-
-    :raises DeviceBusy: if a guest has it open
-    :raises DeviceError: if the parent's driver refuses
-    :raises Timeout: if it still exists at the end
-    """
+    """Remove a mediated device. Succeeds if it is gone already."""
     path = mdev.directory(uuid)
 
     def gone() -> bool:

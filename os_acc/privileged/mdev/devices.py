@@ -114,10 +114,7 @@ def _remember(wanted: mdev.Mdev, kept: bool = False) -> None:
 
 
 def _made(wanted: mdev.Mdev) -> Mdev | None:
-    """The record of a device that os-acc has made; None: there is none.
-
-    :raises DeviceBusy: if it exists and os-acc did not make it
-    """
+    """The record of a device that os-acc has made; None: there is none."""
     there = mdev.find(wanted.uuid)
     if there is None:
         return None

@@ -67,7 +67,6 @@ def take(address: str, files: Sequence[Sequence[Any]], seconds: float) -> None:
     :raises DeviceBusy: if a VAN or a process has it, or its files are not
         what the caller has seen
     :raises DeviceInUseByHost, DeviceError: see rules
-    :raises Timeout: if that does not end in time
     """
     arguments.there(address)
     seconds = arguments.seconds(seconds)
@@ -132,10 +131,7 @@ def _check_same(
 
 
 def _check_unused(function: pci.Function) -> None:
-    """Check that nobody uses the function, by whatever file of it.
-
-    :raises DeviceBusy: if a VAN, a process or the host does
-    """
+    """Check that nobody uses the function, by whatever file of it."""
     if users := device_users.open_by([function]):
         raise exception.DeviceBusy(
             device=npu_rules.label(function.address),
@@ -161,7 +157,6 @@ def give_back(
     :raises DeviceBusy: if another VAN has it, or a process has it open
     :raises CleaningFailed: if cleaning_command failed
     :raises DeviceError: if the device does not come back. The VAN keeps it
-    :raises Timeout: if that does not end in time
     """
     pci.directory(address)  # it checks the address
     arguments.uuid(instance_uuid)
@@ -215,7 +210,6 @@ def _clean(address: str) -> notes.Cleaned:
     """Run the operator's command on an NPU that is closed.
 
     :returns: GONE if the VAN's device is not there any more
-    :raises CleaningFailed: if the command failed
     """
     function = pci.find(address)
     if function is None or not npu_notes.is_given(function):
@@ -224,10 +218,7 @@ def _clean(address: str) -> notes.Cleaned:
 
 
 def _reset(address: str, deadline: waiting.Deadline) -> None:
-    """Let the driver start the device anew.
-
-    :raises DeviceError: if it does not come back
-    """
+    """Let the driver start the device anew."""
     before, now = npu_notes.driver_of(address), pci.driver_of(address)
     if before and now not in (None, before):
         # Somebody else has bound it to another driver, and has it now.
@@ -249,7 +240,6 @@ def _restart(function: pci.Function, driver: str, seconds: float) -> None:
     Its files may have other numbers then.
 
     :param driver: the kernel driver that makes its files
-    :raises DeviceError: if the kernel refuses, or it does not come back
     """
     address = function.address
     end = waiting.Deadline(seconds)
@@ -275,10 +265,7 @@ def _restart(function: pci.Function, driver: str, seconds: float) -> None:
 
 
 def _complete_reset(address: str, seconds: float) -> None:
-    """Complete a reset that was interrupted.
-
-    :raises DeviceError: as _restart()
-    """
+    """Complete a reset that was interrupted."""
     known = resets.read(address)
     if known is None:
         return

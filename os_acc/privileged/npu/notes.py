@@ -59,10 +59,7 @@ def is_given(function: pci.Function) -> bool:
 
 
 def has(van: str, function: pci.Function) -> bool:
-    """Whether a VAN has an NPU.
-
-    :param van: its UUID
-    """
+    """Whether a VAN has an NPU."""
     known = find(function.address, function.ids)
     return known is not None and (known.holder or [])[3:] == [van]
 
@@ -94,11 +91,7 @@ def note(
     settings: npu_entry.Npu,
     files: Iterable[device_file.DeviceFile],
 ) -> None:
-    """Note that a VAN has an NPU.
-
-    :raises DeviceBusy: if another VAN has it, or a file of it
-    :raises PrivilegeError: if the note cannot be written
-    """
+    """Note that a VAN has an NPU."""
     places = [file_place.of(each.number).name for each in files]
     notes.note(
         notes.FILE,

@@ -93,8 +93,6 @@ class Controller:
         """Reset the controller, and enable it with an admin queue.
 
         Base 3.5.1 has the sequence.
-
-        :raises DeviceError, Timeout: if it does not become ready
         """
         access = self._access
         self._reset()
@@ -163,10 +161,7 @@ class Controller:
     def blocks_at_once(
         self, namespace: commands.Namespace, largest: int
     ) -> int:
-        """How many blocks one command can transfer; 0: none.
-
-        :param largest: ControllerData.largest
-        """
+        """How many blocks one command can transfer; 0: none."""
         number = min(TRANSFER, largest) // namespace.transfer_size
         if namespace.metadata_size and not namespace.extended:
             number = min(number, _METADATA_SIZE // namespace.metadata_size)
@@ -185,7 +180,6 @@ class Controller:
         :param data: what to write
         :returns: what the command has read, with metadata that is transferred
             behind the data of each block
-        :raises CommandFailed, Timeout: as admin()
         """
         access = self._access
         size = number * namespace.transfer_size

@@ -121,10 +121,7 @@ class Commands:
 
 
 def program(name: str, package: str, device: str) -> str:
-    """Find a program, also where the PATH of the daemon lacks /usr/sbin.
-
-    :raises DeviceError: if it is not installed
-    """
+    """Find a program, also where the PATH of the daemon lacks /usr/sbin."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     found = shutil.which(name, path=path)
     if found is None:
@@ -139,7 +136,6 @@ def connector(commands: Commands, multipath: bool) -> Any:
     """Make an os_brick.initiator.connectors.nvmeof.NVMeOFConnector.
 
     :param multipath: whether to connect to all portals of a target
-    :raises PrivilegeError: if os-brick is not installed
     """
     try:
         from os_brick.initiator.connectors import nvmeof
@@ -174,9 +170,6 @@ def check_secrets(device: str) -> None:
 
     Another kernel would write the secret to its log, as an option that it does
     not know: nvmf_parse_options() in drivers/nvme/host/fabrics.c.
-
-    :param device: the device, for the error
-    :raises DeviceError: if it does not
     """
     try:
         options = sysfs.read(f'{sysfs.DEV}/nvme-fabrics') or ''

@@ -73,13 +73,8 @@ def connect(
 ) -> None:
     """Connect to the target of a namespace, for an instance.
 
-    :param held: locks that the commands inherit
     :param fast_io_fail: seconds after which the kernel fails what is read or
         written while the connection is lost; 0: it waits
-    :raises DeviceError: if the target cannot be reached, refuses, or does not
-        show the namespace, or if the kernel cannot use the secret
-    :raises InvalidRequest: if the file with the secret cannot be trusted
-    :raises Timeout: if the deadline passes
     """
     with _lock(deadline) as lock:
         _end_unused(deadline)
@@ -115,8 +110,6 @@ def disconnect(
     """Release the connections of an instance that a namespace needs.
 
     They are ended if no other namespace of the instance needs them.
-
-    :raises DeviceError, Timeout: if a connection cannot be ended
     """
     with _lock(deadline):
         for name, known in _records():

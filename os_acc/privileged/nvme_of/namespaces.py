@@ -243,8 +243,6 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
 
     :param ended: whether the connection ends then. If it is lost, this does
         not wait until nobody reads
-    :raises DeviceBusy: if somebody still has it open
-    :raises DeviceInUseByHost: if the host uses it
     """
 
     def users() -> list[str]:
@@ -293,8 +291,6 @@ def _erase(wwn: str, lock: int) -> None:
 
     blkdiscard opens it exclusively, so it fails if the host uses it. It uses
     NVMe's Write Zeroes if the target has it (BLKZEROOUT in block/ioctl.c).
-
-    :raises CleaningFailed: if that fails, or takes too long
     """
     label = namespace_use.label(wwn)
     seconds = offers.configuration().os_acc.storage_cleaning_timeout

@@ -55,7 +55,6 @@ def remember(
     stays.
 
     :param driver: the VFIO driver, or the host_driver of the entry
-    :param spec: the entry of device_spec for it
     :param for_host: whether a service of the host itself gets it
     """
     now = vfio.Binding.of(function)
@@ -136,10 +135,7 @@ def _wrote_override(now: vfio.Binding, known: Function) -> bool:
 
 
 def same(address: str, ids: str) -> pci.Function:
-    """Read a function again, under the lock.
-
-    :raises DeviceNotFound: if another device is at the address
-    """
+    """Read a function again, under the lock."""
     function = pci.get(address)
     if function.ids != ids:
         raise exception.DeviceNotFound(

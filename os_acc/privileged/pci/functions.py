@@ -55,7 +55,6 @@ def take(
     :raises DeviceError: if no guest can use it, the kernel refuses, or it
         stores data and cannot be emptied. It is then bound as before, unless
         it may hold the data of an instance
-    :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
@@ -106,7 +105,6 @@ def take_for_host(
     :param seconds: for the whole operation
     :raises DeviceInUseByHost, DeviceBusy: if it is used
     :raises DeviceError: if the kernel refuses, or it stores data
-    :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     arguments.uuid(instance_uuid)
@@ -297,7 +295,6 @@ def hold(address: str) -> None:
 
     :raises DeviceBusy: if another VAN has it
     :raises DeviceNotFound: if device_spec does not offer it
-    :raises PrivilegeError: if the note cannot be written
     """
     function = arguments.offered(address)
     with function_notes.locked(function, _HOLD):
@@ -323,7 +320,6 @@ def let_go(address: str, ids: str) -> None:
 
     :param ids: vendor:product of the function that the VAN had. The note of
         another device stays
-    :raises PrivilegeError: if the note cannot be deleted
     """
     arguments.addresses([address])
     if not isinstance(ids, str):
@@ -333,10 +329,7 @@ def let_go(address: str, ids: str) -> None:
 
 @context.entry
 def override_of(address: str, seconds: float) -> str | None:
-    """Read a function's driver_override, for ``os-acc device show``.
-
-    :raises Timeout: if it cannot be read now
-    """
+    """Read a function's driver_override, for ``os-acc device show``."""
     function = pci.get(address)
     return vfio_binding.read_binding(
         function, arguments.seconds(seconds)

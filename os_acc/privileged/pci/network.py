@@ -95,7 +95,6 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     :raises InvalidRequest: if a value is invalid, or device_spec does not
         allow to trust this VF
     :raises PrivilegeError: if pyroute2 is not installed
-    :raises Timeout: if it takes too long
     """
     function = arguments.function(address)
     changes = _checked('wanted', wanted)
@@ -134,7 +133,6 @@ def restore_port(
     :raises DeviceNotFound: if the PF has no network interface any more
     :raises DeviceError: if the PF's driver refuses
     :raises InvalidRequest: if a value is invalid
-    :raises Timeout: if it takes too long
     """
     function = arguments.there(address)
     changed = _checked('changed', changed)
@@ -152,8 +150,6 @@ def _check_closed(function: pci.Function) -> None:
     """Check that no guest has a VF open: its port is not changed then.
 
     The guest may have other functions of its IOMMU group open.
-
-    :raises DeviceBusy: if a guest has it open
     """
     device_users.wait_until_closed(
         function.path, f'VF {function.address}', 0, shares=True
@@ -218,8 +214,6 @@ def set_new(
     """Set up a VF that was just made. Nothing of it is to be restored.
 
     :param wanted: as for set_port(); the caller has it from device_spec
-    :raises DeviceError: if the PF's driver refuses
-    :raises DeviceError, DeviceNotFound: see network.vf_port()
     """
     changes = _checked('vf_settings', wanted)
     place = network.vf_port(function)
