@@ -52,9 +52,6 @@ _LARGEST = 1 << 20
 def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     """Write the spec of a VAN, and replace one that it had before.
 
-    :param van: the UUID of the VAN
-    :param instance: the UUID of its instance
-    :param handle: the primitive of its handle
     :returns: the qualified name of its device
     :raises DeviceNotFound: if device_spec does not offer the device
     :raises DeviceError: if a container cannot use the device as it is, or
@@ -64,7 +61,6 @@ def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     :raises DeviceBusy: if another VAN has the device, or a spec for the handle
         or for one of its device numbers, somebody else's spec has the
         name, or a container has the device files of the earlier spec
-    :raises PrivilegeError: if the directory or the file cannot be written
     """
     arguments.uuid(van)
     arguments.uuid(instance)
@@ -114,10 +110,8 @@ def withdraw(van: str, seconds: float) -> None:
 
     A spec of somebody else stays, whatever its name.
 
-    :param seconds: how long to wait
     :raises DeviceBusy: if a container still has the device then. The spec is
         removed, so that no other container gets the device
-    :raises PrivilegeError: if the file cannot be removed
     """
     arguments.uuid(van)
     seconds = arguments.seconds(seconds)
@@ -136,7 +130,6 @@ def withdraw(van: str, seconds: float) -> None:
 def users_of(instance: str) -> list[str]:
     """Find the containers that have a device of an instance.
 
-    :param instance: its UUID
     :returns: a clause for each process, see container_use.users_of()
     """
     arguments.uuid(instance)

@@ -23,8 +23,6 @@ def adopt(vans: Sequence[Sequence[str]]) -> None:
 
     :param vans: for each VAN the UUID of its instance, its own, and the device
         as its attach handle names it
-    :raises InvalidRequest: if a value is malformed
-    :raises PrivilegeError: if a note cannot be written
     """
     who = holder.current()
     if who is None:

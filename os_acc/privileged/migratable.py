@@ -24,7 +24,6 @@ from os_acc.privileged.kernel import vfio_device
 def function(address: str, seconds: float) -> str | None:
     """Ask for a PCI function that is bound to a VFIO driver.
 
-    :param seconds: for the whole operation
     :returns: why not, in a clause; None: it can
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
     :raises DeviceBusy: if another VAN has it

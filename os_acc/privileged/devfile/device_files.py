@@ -72,7 +72,6 @@ def take(
 ) -> None:
     """Note that a VAN has an accelerator, and give its files to the owner.
 
-    :param name: of the accelerator
     :param share: of the VAN, if the files are shared; else ''
     :param files: the files that the caller has seen, see users()
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN
@@ -80,7 +79,6 @@ def take(
     :raises DeviceBusy: if a process has a file open, also if it opened the
         file before its owner was changed; or the files or their numbers are
         not what the caller has seen
-    :raises DeviceInUseByHost, DeviceError: see file_availability
     """
     note = _note(name, share)
     seen = _files(files)
@@ -132,10 +130,7 @@ def give_back(
 
     :param files: those that must be closed first, see users(); none if the
         files are shared
-    :param release_seconds: how long to wait until they are closed
     :returns: a clause for each file that is not restored
-    :raises DeviceBusy: if a process still has a file open
-    :raises CleaningFailed: if cleaning_command failed
     :raises DeviceInUseByHost: if the host uses it by now, so that it is not
         cleaned
     """

@@ -53,8 +53,6 @@ LOG = logging.getLogger(__name__)
 def set_mode(card: str, mode: str, seconds: float) -> bool:
     """Set the mode of a card. let_go() restores the mode that it had.
 
-    :param card: its PCI address
-    :param mode: such as CPX
     :returns: False: it had this mode already
     :raises DeviceNotFound: if there is no such function, or device_spec offers
         no device file of it
@@ -71,17 +69,13 @@ def let_go(card: str, seconds: float) -> bool:
     A mode that somebody else has set since stays.
 
     :returns: False: there was nothing to do
-    :raises: as set_mode()
     """
     return _locked(card, seconds, _let_go)
 
 
 @context.entry
 def restores(card: str) -> bool:
-    """Say whether let_go() would change the mode of a card.
-
-    :raises DeviceNotFound: if there is no such function
-    """
+    """Say whether let_go() would change the mode of a card."""
     function = arguments.there(card)
     return _to_restore(function, _record(function)) is not None
 

@@ -44,7 +44,6 @@ def check(address: str, region: str, path: str, seconds: float) -> None:
     this completes it.
 
     :param region: of a dynamic device, the number of a port; else ''
-    :param path: the image
     :param seconds: how long binding the PF again may take
     :raises DeviceBusy: if the device is open, or is being programmed
     :raises BitstreamError: if the image is in none of the allowed directories,
@@ -78,12 +77,9 @@ def program(
 ) -> None:
     """Program a port, then read its function where the kernel shows it.
 
-    :param digest: the image's SHA-256
     :param function_id: the function that the image must have; None: any
-    :param seconds: how long to wait
     :raises BitstreamError: as check(), also if the image has another function
         or checksum. Nothing was changed
-    :raises DeviceBusy: as check()
     :raises DeviceError: if the card refuses, or its port stays in reset
     """
     function = _device(address, region)
@@ -127,7 +123,6 @@ def heal(address: str, region: str, seconds: float) -> bool:
     :param region: the one whose programming failed; else ''
     :returns: whether it was done. It is not done if a process has the card
         open, or one of its VFs is used
-    :raises DeviceError, Timeout: if it failed
     """
     function = _device(address, region)
     seconds = arguments.seconds(seconds)

@@ -53,7 +53,6 @@ def reenumerate(address: str, seconds: float) -> None:
     :raises DeviceBusy: if a guest or a process has one of the functions open,
         or a command that programs the chip has not ended
     :raises DeviceInUseByHost: if the host uses one
-    :raises DeviceError, Timeout: if the kernel refuses, or does not end
     """
     function = arguments.offered(address)
     if function.is_vf:

@@ -34,7 +34,6 @@ def keep(address: str, seconds: float) -> bool:
 
     If that fails, the device is as it was before.
 
-    :param address: of the PCI function
     :returns: False: it was kept like that before
     :raises DeviceNotFound: if device_spec does not offer its work queues
     :raises DeviceInUseByHost: if somebody else has configured it
@@ -110,8 +109,6 @@ def let_go(address: str, seconds: float) -> bool:
     """End what keep() has begun: the device is disabled with its last VAN.
 
     :returns: False: there was nothing to do
-    :raises DeviceNotFound: if there is no such function
-    :raises DeviceError, Timeout: if it cannot be disabled
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
@@ -130,10 +127,7 @@ def let_go(address: str, seconds: float) -> bool:
 
 @context.entry
 def lets_go(address: str) -> bool:
-    """Say whether let_go() would do something.
-
-    :raises DeviceNotFound: if there is no such function
-    """
+    """Say whether let_go() would do something."""
     function = arguments.there(address)
     known = idxd_notes.idxd_devices.read(address)
     if known is None:

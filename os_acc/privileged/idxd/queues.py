@@ -43,8 +43,6 @@ def enable(
 
     It succeeds if the VAN has the work queue already.
 
-    :param address: of the PCI function
-    :param number: of the work queue
     :returns: the path, the major and the minor number of its device file
     :raises DeviceNotFound: if device_spec does not offer it
     :raises DeviceInUseByHost: if somebody else has configured it
@@ -140,12 +138,8 @@ def disable(
     ``[os_acc] cleaning_command`` runs before the work queue is disabled, with
     its name for ``{address}``.
 
-    :param release_seconds: how long programs may take to close it
     :returns: False if the work queue is the VAN's, but there is no record that
         os-acc enabled it; it then stays
-    :raises DeviceBusy: if a program still has it open
-    :raises CleaningFailed: if the command failed
-    :raises DeviceError: if the kernel refuses
     """
     arguments.whole(number, 'number', _HIGHEST_NUMBER)
     arguments.uuid(van_uuid)

@@ -133,7 +133,6 @@ def keep(uuid: str, parent: str, kind: str, seconds: float) -> bool:
     """Make a mediated device that stays without a VAN.
 
     :returns: False: it was there and kept before
-    :raises: as create()
     """
     wanted = _wanted(uuid, parent, kind)
 
@@ -202,7 +201,6 @@ def remove(
 
     One that is kept stays: see keep().
 
-    :param release_seconds: how long the guest may take to close it
     :returns: False if there is no record that os-acc made it; it then stays
     :raises DeviceBusy: if a guest still has it open, or the UUID is another
         device's
@@ -272,7 +270,6 @@ def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
 
     :param anew: make one that os-acc keeps again, within the same time; one
         that somebody else has made stays as it is
-    :raises DeviceBusy: if the guest still has it open
     """
     directory = mdev.directory(uuid)
     release_seconds = arguments.seconds(release_seconds)
@@ -340,7 +337,6 @@ def clear_vgpu_type(
         somebody else has set it, and nothing is changed
     :returns: False if the VF has this type, but there is no record that
         os-acc set it; it then stays
-    :raises DeviceBusy: if a guest still has the VF open
     """
     function = arguments.there(address)
     arguments.whole(number, 'number', 2**31, least=1)
@@ -374,7 +370,6 @@ def released_vgpu(address: str, release_seconds: float) -> None:
 
     The vGPU type stays set.
 
-    :raises DeviceBusy: if the guest still has it open
     :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
     function = arguments.there(address)

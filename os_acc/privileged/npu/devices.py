@@ -60,13 +60,11 @@ def take(address: str, files: Sequence[Sequence[Any]], seconds: float) -> None:
 
     It succeeds if the VAN has the NPU already.
 
-    :param address: of the PCI function
     :param files: the files that the caller has seen: path, type, major and
         minor number of each
     :raises DeviceNotFound: if device_spec does not offer it
     :raises DeviceBusy: if a VAN or a process has it, or its files are not
         what the caller has seen
-    :raises DeviceInUseByHost, DeviceError: see rules
     """
     arguments.there(address)
     seconds = arguments.seconds(seconds)
@@ -151,11 +149,8 @@ def give_back(
     so is another one that has its address now.
 
     :param address: of the PCI function, which need not be there
-    :param instance_uuid: the instance that has had it
-    :param release_seconds: how long to wait until it is closed
     :returns: a clause for each file that keeps what somebody else has set
     :raises DeviceBusy: if another VAN has it, or a process has it open
-    :raises CleaningFailed: if cleaning_command failed
     :raises DeviceError: if the device does not come back. The VAN keeps it
     """
     pci.directory(address)  # it checks the address

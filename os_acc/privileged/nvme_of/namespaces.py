@@ -54,13 +54,10 @@ def connect(
     Repeating it for the same instance is a success.
 
     :param seconds: for the connection; emptying it takes its own time
-    :param fast_io_fail: see nvme_of_connections.connect()
     :raises DeviceNotFound: if device_spec does not offer the namespace, and
         the instance does not already have it
     :raises DeviceBusy: if another instance or a process has it
     :raises DeviceInUseByHost: if the host uses it
-    :raises DeviceError, InvalidRequest, Timeout: see
-        nvme_of_connections.connect()
     :raises CleaningFailed: if it holds the data of another instance, and
         cannot be emptied
     """
@@ -102,12 +99,9 @@ def release(
     Only what connect() has done for the instance is undone, and nothing if a
     VAN of another journal has the namespace.
 
-    :param release_seconds: how long the guest may take to close it
     :returns: False if it could not be emptied, because its target cannot be
         reached. connect() empties it before another instance gets it
-    :raises DeviceBusy: if the guest still has it open
     :raises CleaningFailed: if it cannot be emptied
-    :raises DeviceError, Timeout: if a connection cannot be ended
     """
     _check(wwn, instance_uuid)
     release_seconds = arguments.seconds(release_seconds)

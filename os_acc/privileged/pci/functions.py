@@ -45,10 +45,7 @@ def take(
 ) -> str:
     """Bind a function that nobody uses to a VFIO driver.
 
-    :param driver: the VFIO driver's module
     :param siblings: addresses of the functions that go to the same guest
-    :param instance_uuid: the instance that gets it
-    :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
     :raises DeviceInUseByHost, DeviceBusy: if it is used, or may hold the data
         of another instance
@@ -100,9 +97,6 @@ def take_for_host(
 
     It does nothing to a function that is bound to it already.
 
-    :param driver: the host_driver of its entry of device_spec
-    :param instance_uuid: the service
-    :param seconds: for the whole operation
     :raises DeviceInUseByHost, DeviceBusy: if it is used
     :raises DeviceError: if the kernel refuses, or it stores data
     """
@@ -185,7 +179,6 @@ def clean(
 
     :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
-    :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
     :param only_if_used: do nothing unless it stores data, and a guest has had
         it since it was last emptied
@@ -266,13 +259,10 @@ def give_back(
     changed it, which it does only while device_spec offers the function.
 
     :param ids: vendor:product of the function when it was taken
-    :param seconds: for the whole operation
     :param shares: whether the guest keeps other functions of its IOMMU group
     :returns: False if there is no record that take() has changed the
         function; then this changes nothing
-    :raises DeviceBusy: if a guest has it open
     :raises CleaningFailed: if it may hold data of a guest
-    :raises DeviceError, Timeout: if its driver could not be bound again
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)

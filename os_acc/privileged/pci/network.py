@@ -63,11 +63,8 @@ _ALMOST_NO_MAC = '02:00:00:00:00:00'
 def read_port(address: str, seconds: float) -> dict[str, Any]:
     """Read what is set for a VF on its PF.
 
-    :param address: of the VF
     :returns: values by mac_address, vlan ([id, priority]), trusted and
         spoof_check; None for what the PF's driver does not tell
-    :raises DeviceError, DeviceNotFound: see network.vf_port()
-    :raises PrivilegeError: if pyroute2 is not installed
     """
     function = arguments.function(address)
     place = network.vf_port(function)
@@ -83,18 +80,13 @@ def read_port(address: str, seconds: float) -> dict[str, Any]:
 def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     """Set up a VF's port on its PF, before a guest uses the VF.
 
-    :param address: of the VF
     :param wanted: values by mac_address, vlan ([id, priority]), trusted and
         spoof_check; what is not in it is as set_new() has made it, or stays
-    :param seconds: for the whole operation
-    :raises DeviceBusy: if a guest has the VF open
     :raises DeviceInUseByHost: if the host uses the VF
     :raises DeviceError: if the PF's driver refuses, or does not tell the
         present value, so that it could not be restored
     :raises DeviceNotFound: if the PF has no network interface here
-    :raises InvalidRequest: if a value is invalid, or device_spec does not
-        allow to trust this VF
-    :raises PrivilegeError: if pyroute2 is not installed
+    :raises InvalidRequest: also if device_spec does not allow to trust this VF
     """
     function = arguments.function(address)
     changes = _checked('wanted', wanted)
@@ -127,12 +119,8 @@ def restore_port(
     :param changed: the values that set_port() has set, as the caller knows
         them. They are used only without a record, to say which of them the VF
         still has
-    :param seconds: for the whole operation
     :returns: a clause for each setting that is not restored
-    :raises DeviceBusy: if a guest has the VF open
     :raises DeviceNotFound: if the PF has no network interface any more
-    :raises DeviceError: if the PF's driver refuses
-    :raises InvalidRequest: if a value is invalid
     """
     function = arguments.there(address)
     changed = _checked('changed', changed)

@@ -21,7 +21,6 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     Then note that the instance may have written to it. take() does so for the
     functions that os-acc binds.
 
-    :param instance_uuid: the instance that gets it
     :raises DeviceBusy: if it may hold the data of another instance
     :raises DeviceError: if it stores data and cannot be emptied, or is not
         bound to VFIO

@@ -30,10 +30,8 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
 
     :param number: num_vfs of the PF's entry of device_spec, or as many as were
         made for the VANs that have VFs of the PF
-    :raises DeviceNotFound: as offers.vfs_entry
     :raises InvalidRequest: if it is another number
     :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
-    :raises DeviceError, Timeout: as vf_number.create
     """
     function = arguments.there(pf)
     spec, possible = offers.vfs_entry(function)
@@ -65,7 +63,6 @@ def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
 
     :returns: clauses that say why the previous VFs stay; empty if it has the
         number now
-    :raises: as create_vfs
     """
     function = arguments.there(pf)
     spec = offers.specs().check(function)
@@ -171,7 +168,6 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
     If the VFs stay, sriov_drivers_autoprobe of the PF is still restored.
 
     :returns: clauses that say why the VFs stay; empty if the PF has none now
-    :raises DeviceError, Timeout: if they cannot be removed
     """
     function = arguments.there(pf)
     return function_notes.change(
