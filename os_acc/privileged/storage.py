@@ -179,7 +179,7 @@ def is_empty(function: pci.Function) -> bool:
     """Whether a function is known to hold no data of a guest."""
     if not storage.is_storage(function):
         return True
-    known = _known(function)
+    known = undo_log.storage.of(function)
     return known is not None and known.empty and not was_handed_out(function)
 
 
@@ -212,12 +212,7 @@ def _holder(function: pci.Function) -> str | None:
     noted = storage_notes.holder(function)
     if noted is not None:
         return noted
-    known = _known(function)
+    known = undo_log.storage.of(function)
     if known is None or known.empty:
         return None
     return known.instance or storage_notes.UNKNOWN
-
-
-def _known(function: pci.Function) -> undo_log.Storage | None:
-    known = undo_log.storage.read(function.address)
-    return known if known is not None and known.ids == function.ids else None

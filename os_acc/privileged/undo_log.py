@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any
 from typing import TypeVar
 
+from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.privileged import root_folder
 from os_acc.privileged import store
@@ -112,6 +113,14 @@ class Records(store.Store[_T]):
             lambda value: {'boot_id': sysfs.boot_id(), 'before': value},
             label='record',
         )
+
+    def of(self, function: pci.Function) -> _T | None:
+        """The record of a function; None: there is another one by now.
+
+        The records have the field ids: vendor:product of the function.
+        """
+        found = self.read(function.address)
+        return found if getattr(found, 'ids', None) == function.ids else None
 
 
 vfs = Records('vfs', Vfs)

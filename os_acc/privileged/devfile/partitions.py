@@ -77,7 +77,7 @@ def let_go(card: str, seconds: float) -> bool:
 def restores(card: str) -> bool:
     """Say whether let_go() would change the mode of a card."""
     function = arguments.there(card)
-    return _to_restore(function, _record(function)) is not None
+    return _to_restore(function, partitions.of(function)) is not None
 
 
 def _locked(
@@ -100,14 +100,14 @@ def _set_mode(function: pci.Function, mode: str) -> bool:
         raise obstacle.error()
     if (now := amd_partitions.mode(card)) in (None, mode):
         return False
-    known = _record(function)
+    known = partitions.of(function)
     before = now if known is None else known.before
     _change(function, mode, Partitions(function.ids, before, mode))
     return True
 
 
 def _let_go(function: pci.Function) -> bool:
-    known = _record(function)
+    known = partitions.of(function)
     if known is None:
         return False
     now = amd_partitions.mode(function.address)
@@ -135,17 +135,12 @@ def _to_restore(
     return known.before if is_ours and possible else None
 
 
-def _record(function: pci.Function) -> Partitions | None:
-    known = partitions.read(function.address)
-    return known if known is not None and known.ids == function.ids else None
-
-
 def _change(function: pci.Function, mode: str, record: Partitions) -> None:
     """Write a mode to a card that nobody uses.
 
     :param record: what let_go() needs; it is stored first
     """
-    card, before = function.address, _record(function)
+    card, before = function.address, partitions.of(function)
     if users := device_users.open_by([function]):
         raise _busy(card, '; '.join(users))
     partitions.write(card, record)

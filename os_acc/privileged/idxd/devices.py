@@ -138,8 +138,8 @@ def lets_go(address: str) -> bool:
 
 
 def _is_kept(function: pci.Function) -> bool:
-    known = idxd_notes.idxd_devices.read(function.address)
-    return known is not None and known.ids == function.ids and known.kept
+    known = idxd_notes.idxd_devices.of(function)
+    return known is not None and known.kept
 
 
 def _mark(function: pci.Function, kept: bool) -> None:

@@ -152,7 +152,7 @@ def mine(function: pci.Function, name: str, van: str) -> IdxdQueue | None:
         raise exception.DeviceBusy(
             device=f'work queue {name}', reason=f'VAN {known.van} has it'
         )
-    queue = _find_queue(name)
+    queue, _ = find(name)
     if queue is None or not is_of(queue, van):
         # Somebody else has disabled it and configured it since.
         return None
@@ -166,10 +166,16 @@ def is_of(queue: idxd.Queue, van: str) -> bool:
     return queue.label in ('', idxd_names.label_of(van))
 
 
-def _find_queue(name: str) -> idxd.Queue | None:
+def find(
+    name: str,
+) -> tuple[idxd.Queue | None, device_file.DeviceFile | None]:
+    """Find a work queue and its device file by its name."""
     address, number = idxd_names.parse(name)
     device = idxd.find(address)
-    return None if device is None else device.queue(number)
+    queue = None if device is None else device.queue(number)
+    if device is None or queue is None:
+        return None, None
+    return queue, device.file(queue)
 
 
 def has(queue: idxd.Queue, van: str) -> bool:
@@ -291,10 +297,7 @@ def users(name: str, van: str) -> list[str]:
 
     :returns: a clause for each
     """
-    address, number = idxd_names.parse(name)
-    device = idxd.find(address)
-    queue = None if device is None else device.queue(number)
-    now = None if device is None or queue is None else device.file(queue)
+    queue, now = find(name)
     files, places = _files_of(name, van)
     is_mine = queue is not None and has(queue, van)
     if now is not None:

@@ -110,15 +110,15 @@ def _enable(
 
 def _numbers(address: str, number: int, van: str) -> list[str | int]:
     """Read again what the device file of a work queue is, and record it."""
-    device = idxd_setup.read(address)
-    queue = device.queue(number)
-    file = None if queue is None else device.file(queue)
+    idxd_setup.read(address)  # it raises the error if the device is gone
+    name = idxd_names.name_of(address, number)
+    _, file = idxd_notes.find(name)
     if file is None:
         raise exception.DeviceError(
             device=f'work queue {number} of PCI function {address}',
             reason='it has no device file',
         )
-    idxd_notes.note_file(idxd_names.name_of(address, number), van, file)
+    idxd_notes.note_file(name, van, file)
     path = device_files.shown(file.path)
     return [path, file.number.major, file.number.minor]
 

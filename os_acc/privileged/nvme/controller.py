@@ -124,20 +124,18 @@ class Controller:
         command: commands.Command,
         data: bytes = b'',
         seconds: float = COMMAND_SECONDS,
-        tell: Callable[[], None] | None = None,
     ) -> bytes:
         """Run an admin command.
 
         :param data: up to 4 KiB to send
         :param seconds: how long it may take
-        :param tell: called now and then while the command runs
         :returns: the 4 KiB that the controller may have answered
         :raises CommandFailed: if it fails
         :raises Timeout: if it does not end. The controller must be reset then
         """
         start = _DATA * _PAGE
         self._access.memory[start : start + _PAGE] = data.ljust(_PAGE, b'\0')
-        self._run(0, command, self._access.iova + start, 0, seconds, tell)
+        self._run(0, command, self._access.iova + start, 0, seconds)
         return bytes(self._access.memory[start : start + _PAGE])
 
     def start_io(self) -> None:
@@ -205,7 +203,6 @@ class Controller:
         prp1: int,
         prp2: int = 0,
         seconds: float = COMMAND_SECONDS,
-        tell: Callable[[], None] | None = None,
     ) -> None:
         access, queue = self._access, self._queues[which]
         self._cid = self._cid % 0xFFFE + 1
@@ -215,7 +212,7 @@ class Controller:
         )
         queue.tail = (queue.tail + 1) % _ENTRIES
         self._ring(2 * queue.number, queue.tail)
-        cid, status = self._completion(queue, command, seconds, tell)
+        cid, status = self._completion(queue, command, seconds)
         if cid != self._cid:
             raise self._error(f'{command.name}: it answers another command')
         if status:
@@ -233,7 +230,6 @@ class Controller:
         queue: _Queue,
         command: commands.Command,
         seconds: float,
-        tell: Callable[[], None] | None,
     ) -> tuple[int, int]:
         """Wait for the next completion.
 
@@ -246,7 +242,7 @@ class Controller:
             cid, status = struct.unpack('<HH', data)
             return (cid, status >> 1) if status & 1 == queue.phase else None
 
-        found = self._poll(entry, seconds, command.name, tell)
+        found = self._poll(entry, seconds, command.name)
         queue.head = (queue.head + 1) % _ENTRIES
         queue.phase ^= queue.head == 0
         self._ring(2 * queue.number + 1, queue.head)
@@ -257,7 +253,6 @@ class Controller:
         check: Callable[[], tuple[int, int] | None],
         seconds: float,
         what: str,
-        tell: Callable[[], None] | None = None,
     ) -> tuple[int, int]:
         """Wait until a check returns something, and watch the controller."""
         started = time.monotonic()
@@ -275,8 +270,6 @@ class Controller:
                 raise exception.Timeout(
                     what=f'{self._device}: {what}', seconds=seconds
                 )
-            if tell is not None:
-                tell()
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         return found

@@ -58,16 +58,14 @@ def remember(
     :param for_host: whether a service of the host itself gets it
     """
     now = vfio.Binding.of(function)
-    known = functions.read(function.address)
-    if known is not None and (
-        known.ids != function.ids
-        or (
-            now.driver not in (None, known.vfio_driver)
-            and not _wrote_override(now, known)
-        )
+    known = functions.of(function)
+    if (
+        known is not None
+        and now.driver not in (None, known.vfio_driver)
+        and not _wrote_override(now, known)
     ):
-        # The function is not as take() or give_back() leave it: another
-        # function, or somebody else has bound it since.
+        # The function is not as take() or give_back() leave it: somebody else
+        # has bound it since.
         known = None
     noted = 'host_driver' if for_host else 'vfio_driver'
     function_notes.note_function(function, spec, **{noted: driver})
@@ -84,8 +82,8 @@ def restore(
 ) -> bool:
     """Bind a function as the record says. See pci.give_back()."""
     now = same(address, ids)
-    known = functions.read(address)
-    if known is None or known.ids != ids:
+    known = functions.of(now)
+    if known is None:
         return False
     to = _before(now, known)
     if to.driver != now.driver:

@@ -205,7 +205,8 @@ def clean(
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
-        if _was_taken(function) or storage.was_handed_out(function):
+        was_taken = bindings.functions.of(function) is not None
+        if was_taken or storage.was_handed_out(function):
             offers.check_part(function)
         elif offers.has_nothing_to_undo(lambda: offers.check(function)):
             return False
@@ -220,12 +221,6 @@ def clean(
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
         return True
-
-
-def _was_taken(function: pci.Function) -> bool:
-    """Whether take() has changed it in this boot, so that this is undone."""
-    known = bindings.functions.read(function.address)
-    return known is not None and known.ids == function.ids
 
 
 def _bind_to_clean(

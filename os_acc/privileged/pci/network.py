@@ -222,7 +222,7 @@ def _make_anew(function: pci.Function, seconds: float) -> None:
     ):
         return
     place = network.vf_port(function)
-    now, known = _read(place), _known(function)
+    now, known = _read(place), ports.of(function)
     ported = known.ours if known is not None else {}
     changes = {
         name: value
@@ -242,7 +242,7 @@ def _remember(
     If there is a record already, it says what was there before os-acc changed
     anything. That counts, unless somebody else has changed it since.
     """
-    known = _known(function)
+    known = ports.of(function)
     before = {}
     for name in changes:
         if known is not None and now[name] == known.ours.get(name):
@@ -255,15 +255,10 @@ def _remember(
     ports.write(function.address, Port(function.ids, changes, before))
 
 
-def _known(function: pci.Function) -> Port | None:
-    known = ports.read(function.address)
-    return known if known is not None and known.ids == function.ids else None
-
-
 def _restore(
     function: pci.Function, changed: dict[str, Any], seconds: float
 ) -> list[str]:
-    known = _known(function)
+    known = ports.of(function)
     if known is not None:
         _check_closed(function)
     place = network.vf_port(function)
