@@ -15,16 +15,12 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import errno
-import fcntl
 import os
-import time
 from typing import TypeVar
 
 from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.privileged import root_folder
-
-_DIRECTORY = 'locks'
 
 _T = TypeVar('_T')
 
@@ -47,18 +43,12 @@ def held(path: str, seconds: float) -> Iterator[int]:
         yield fd
 
 
-@contextlib.contextmanager
-def named(name: str, seconds: float) -> Iterator[int]:
+def named(name: str, seconds: float) -> contextlib.AbstractContextManager[int]:
     """Hold the lock of a device that need not be in sysfs. See held().
 
     :param name: without slashes, such as the world wide name of a namespace
     """
-    fd = root_folder.open_file(_DIRECTORY, name)
-    try:
-        _lock(fd, name, seconds)
-        yield fd
-    finally:
-        os.close(fd)
+    return root_folder.locked('locks', name, seconds)
 
 
 def within(
@@ -98,20 +88,3 @@ def at_most(lock: int, act: Callable[[], _T], seconds: float, what: str) -> _T:
             os.close(fd)
 
     return waiting.at_most(run, seconds, what)
-
-
-def _lock(fd: int, name: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as err:
-            if err.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-        if time.monotonic() >= deadline:
-            raise exception.Timeout(
-                what=f'an earlier operation on {name} to end',
-                seconds=seconds,
-            )
-        time.sleep(0.01)

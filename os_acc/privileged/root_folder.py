@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import fcntl
 import os
 import re
 import stat
+import time
 
 from os_acc import exception
 
@@ -70,6 +72,36 @@ def open_file(directory: str, name: str) -> int:
         ) from err
     finally:
         os.close(parent)
+
+
+@contextlib.contextmanager
+def locked(
+    directory: str, name: str, seconds: float, how: int = fcntl.LOCK_EX
+) -> Iterator[int]:
+    """Hold flock(2) on a file in a directory below PATH.
+
+    :param how: LOCK_EX or LOCK_SH
+    :returns: its file descriptor. The lock lasts until the last copy of it is
+        closed
+    :raises Timeout: if somebody else does not release the lock in time
+    """
+    fd = open_file(directory, name)
+    deadline = time.monotonic() + seconds
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as err:
+                if time.monotonic() >= deadline:
+                    raise exception.Timeout(
+                        what=f'an earlier operation on {name} to end',
+                        seconds=seconds,
+                    ) from err
+            time.sleep(0.01)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def check() -> None:

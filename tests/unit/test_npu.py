@@ -489,6 +489,19 @@ def test_the_next_take_completes_a_reset(npu, kernel):
     plug()
 
 
+def test_a_process_has_opened_it_since_a_reset_was_interrupted(npu, kernel):
+    """The operator has brought it back, and the host uses it."""
+    privileged.resets.write(NPU, privileged.Reset('8086:7d1d', 'intel_vpu'))
+    npu.hold(NPU, 'jupyter')
+    files = [['/dev/accel/accel0', 'c', 261, 0]]
+    with (
+        devices.acting(),
+        pytest.raises(exception.DeviceBusy, match='jupyter'),
+    ):
+        privileged.take(NPU, files, 60.0)
+    assert rebinds(kernel) == []
+
+
 def test_a_record_of_another_device_is_dropped(npu, kernel):
     privileged.resets.write(NPU, privileged.Reset('8086:0000', 'intel_vpu'))
     plug()

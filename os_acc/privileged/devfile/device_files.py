@@ -11,18 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import dataclasses
 import functools
 import re
 from typing import Any
 
 from os_acc import exception
+from os_acc.claims import reader
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
+from os_acc.kernel import mdev
 from os_acc.kernel import open_files
+from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
+from os_acc.kinds.fpga import ids as fpga_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
@@ -32,7 +37,7 @@ from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import root_folder
-from os_acc.privileged.devfile import notes as file_notes
+from os_acc.privileged import store
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
@@ -98,7 +103,7 @@ def take(
             name,
             device=found.path,
             entry=file_groups.to_text(found.spec),
-            **file_notes.values(found),
+            **note_values(found),
         )
         owner = found.spec.owner, found.spec.group, found.spec.mode
         for node in found.own:
@@ -166,7 +171,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
     """
     if share:
         return notes.Cleaned.SHARED
-    noted = notes.said(file_notes.Files, notes.FILE, _note(name, share), name)
+    noted = notes.said(Files, notes.FILE, _note(name, share), name)
     if noted is None:
         return notes.Cleaned.NEVER_GIVEN
     before = file_groups.from_text(noted.entry)
@@ -247,7 +252,7 @@ def _found(
     :returns: also the entry by which a VAN already has it, if one has
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
     """
-    noted = notes.said(file_notes.Files, notes.FILE, note, name)
+    noted = notes.said(Files, notes.FILE, note, name)
     before = None if noted is None else file_groups.from_text(noted.entry)
     found = file_groups.find(name, offers.specs(), before)
     if found is None:
@@ -311,3 +316,61 @@ def _wait_until_closed(
         lambda: _users(files) if files else [],
         seconds,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Files(store.Said):
+    """The note of an accelerator.
+
+    :ivar entry: its entry of device_spec, see file_groups.to_text(); None: an
+        earlier version did not note that
+    """
+
+    entry: str | None = None
+
+
+def note_values(found: file_groups.Accelerator) -> dict[str, Any]:
+    """The devices of an accelerator, and the devices that contain them.
+
+    They are noted, because the kernel may have other names for them when the
+    next VAN wants one of them.
+    """
+    behind = reader.Reader(device_spec.Specs()).files(
+        found.name, device_file.texts(found.numbers)
+    )
+    made: dict[str, Any] = {
+        'parent': _parent(found),
+        'files': sorted(
+            {file_place.of(each).name for each in found.numbers}.union(
+                behind.places
+            )
+        ),
+        'within': sorted(
+            {
+                *behind.around,
+                *behind.functions,
+                *behind.mdevs,
+                *behind.namespaces,
+                *behind.in_namespaces,
+            }
+        ),
+        'namespaces': sorted(behind.namespaces),
+    }
+    if any(
+        fpga_ids.is_fpga(function, found.function_spec)
+        for function in map(pci.find, found.place.functions)
+        if function is not None
+    ):
+        made['fpga'] = True
+    return made
+
+
+def _parent(found: file_groups.Accelerator) -> str | None:
+    """The PF of a VF behind the files, or the parent of a mediated device."""
+    for each in map(pci.find, found.place.functions):
+        if each is not None:
+            return each.parent
+    for there in map(mdev.find, found.place.mdevs):
+        if there is not None:
+            return there.parent
+    return None

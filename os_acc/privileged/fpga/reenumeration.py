@@ -5,10 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Iterator
 import contextlib
 import dataclasses
-import fcntl
 import os
 
 from os_acc import exception
@@ -23,8 +21,8 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
-from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
+from os_acc.privileged.fpga import turn
 from os_acc.privileged.kernel import vf_number
 
 
@@ -71,7 +69,7 @@ def reenumerate(address: str, seconds: float) -> None:
                         pci.directory(each), deadline.left(0.5)
                     )
                 )
-                stack.enter_context(_no_command(each))
+                turn.lock(stack, each, each)
             _check_unused(address, chip)
             _remove_and_find(chip)
 
@@ -90,7 +88,8 @@ def recover() -> bool:
     failure, done = None, True
     for address in removals.names():
         try:
-            with _no_command(address):
+            with contextlib.ExitStack() as stack:
+                turn.lock(stack, address, address)
                 known = removals.read(address)
                 if known is not None:
                     _scan(known.buses, address)
@@ -122,23 +121,6 @@ def _remove_and_find(chip: chips.Chip) -> None:
 def _scan(buses: Iterable[str], address: str) -> None:
     for bus in buses:
         _write(f'{sysfs.SYS}/class/pci_bus/{bus}/rescan', address)
-
-
-@contextlib.contextmanager
-def _no_command(address: str) -> Iterator[None]:
-    """Check that no command is programming a device; let none begin."""
-    fd = root_folder.open_file('programming', address)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            raise exception.DeviceBusy(
-                device=address,
-                reason='an earlier command for it has not ended',
-            ) from err
-        yield
-    finally:
-        os.close(fd)
 
 
 def _check_unused(address: str, chip: chips.Chip) -> None:

@@ -24,7 +24,6 @@ from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import mdev_files
-from os_acc.privileged.kernel import vgpu_type
 
 _T = TypeVar('_T')
 
@@ -320,7 +319,7 @@ def set_vgpu_type(
             function_notes.note_vgpu(function, number)
         if now == vgpu.NONE:
             vgpus.write(address, Vgpu(number))
-        vgpu_type.set_type(address, number, deadline.left())
+        mdev_files.set_vgpu_type(address, number, deadline.left())
 
     what = f'VF {address} to have vGPU type {number}'
     function_notes.change(function, seconds, what, act)
@@ -354,7 +353,7 @@ def clear_vgpu_type(
         deadline = waiting.Deadline(seconds)
 
         def act() -> None:
-            vgpu_type.set_type(address, vgpu.NONE, deadline.left())
+            mdev_files.set_vgpu_type(address, vgpu.NONE, deadline.left())
             vgpus.delete(address)
             notes.forget(notes.VGPU, address, cleaned)
 

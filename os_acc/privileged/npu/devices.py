@@ -9,15 +9,20 @@ bound again, so that it starts the device anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
 import functools
 import logging
+from typing import Annotated
 from typing import Any
 
 from os_acc import exception
+from os_acc.claims import holder
 from os_acc.deadlines import waiting
+from os_acc.kernel import device_file
 from os_acc.kernel import device_files
+from os_acc.kernel import file_place
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
@@ -30,10 +35,11 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
+from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
+from os_acc.privileged import store
 from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import vfio_binding
-from os_acc.privileged.npu import notes as npu_notes
 from os_acc.refusals import refusals
 
 
@@ -85,22 +91,22 @@ def _take(
 ) -> None:
     name = npu_names.name_of(function.address)
     notes.check_noted(notes.FILE, name)
-    if npu_notes.is_of_an_earlier_van(function):
+    if is_of_an_earlier_van(function):
         _check_unused(function)
         _reset(function.address, deadline)
-        npu_notes.forget(function.address, notes.Cleaned.EARLIER)
+        forget(function.address, notes.Cleaned.EARLIER)
         function = pci.get(function.address)
-    settings = npu_notes.settings_of(function)
-    is_given = npu_notes.is_given(function)
+    settings = settings_of(function)
+    held = is_given(function)
     for obstacle in npu_rules.obstacles(
-        function, settings, held=is_given, as_root=True
+        function, settings, held=held, as_root=True
     ):
         raise obstacle.error()
     nodes = npu_facts.nodes_of(function.address)
     _check_same(function, nodes, seen)
     _check_unused(function)
     settings = settings or npu_entry.Npu()
-    npu_notes.note(function, settings, [each.file for each in nodes])
+    note(function, settings, [each.file for each in nodes])
     owner = file_owners.Owner(settings.owner, settings.group, settings.mode)
     for node in nodes:
         file_owners.give(node, name, owner)
@@ -109,8 +115,8 @@ def _take(
         _check_unused(function)
     except exception.DeviceBusy:
         file_owners.restore(name)
-        if not is_given:
-            npu_notes.forget(function.address, notes.Cleaned.NEVER_GIVEN)
+        if not held:
+            forget(function.address, notes.Cleaned.NEVER_GIVEN)
         raise
 
 
@@ -159,7 +165,7 @@ def give_back(
     notes.check_noted(notes.FILE, name)
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
-    if npu_notes.find(address) is None:
+    if find(address) is None:
         file_owners.restore(name)
         return []
 
@@ -181,7 +187,7 @@ def give_back(
             wait(0.0)
             if cleaned is not notes.Cleaned.GONE:
                 _reset(address, deadline)
-            npu_notes.forget(address, cleaned)
+            forget(address, cleaned)
             return left
 
         what = f'{npu_rules.label(address)} to be returned'
@@ -207,14 +213,14 @@ def _clean(address: str) -> notes.Cleaned:
     :returns: GONE if the VAN's device is not there any more
     """
     function = pci.find(address)
-    if function is None or not npu_notes.is_given(function):
+    if function is None or not is_given(function):
         return notes.Cleaned.GONE
     return cleaning.run_command(address)
 
 
 def _reset(address: str, deadline: waiting.Deadline) -> None:
     """Let the driver start the device anew."""
-    before, now = npu_notes.driver_of(address), pci.driver_of(address)
+    before, now = driver_of(address), pci.driver_of(address)
     if before and now not in (None, before):
         # Somebody else has bound it to another driver, and has it now.
         LOG.warning('NPU %s is not reset: %s has it', address, now)
@@ -270,6 +276,105 @@ def _complete_reset(address: str, seconds: float) -> None:
         and function.ids == known.ids
         and function.driver in (None, known.driver)
     ):
+        # It may be back by now, and in use.
+        _check_unused(function)
         _restart(function, known.driver, seconds)
     else:
         resets.delete(address)  # it is another device by now
+
+
+# Which VAN has which NPU, by the notes. A note has the kind of device files.
+# Its name, which no other kind has, tells os_acc.claims that the VAN has the
+# whole PCI function.
+
+
+def _wire(value: object) -> list[str] | None:
+    return value if isinstance(value, list) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Npu(store.Said):
+    """The note of an NPU.
+
+    :ivar driver: its kernel driver when it was given out; None: unknown
+    :ivar settings: to whom its files belong
+    :ivar holder: who has it, see claims.holder.Holder.to_wire()
+    """
+
+    driver: str | None = None
+    settings: Annotated[npu_entry.Npu | None, npu_entry.of_note] = None
+    holder: Annotated[list[str] | None, _wire] = None
+
+
+def find(address: str, ids: str | None = None) -> Npu | None:
+    """The note of an NPU; None if no VAN has it.
+
+    :param ids: of the function; None: of whatever was at the address
+    """
+    return notes.said(Npu, notes.FILE, npu_names.name_of(address), ids)
+
+
+def is_given(function: pci.Function) -> bool:
+    """Whether a VAN already has an NPU.
+
+    A note of another device that had the address does not count.
+    """
+    return find(function.address, function.ids) is not None
+
+
+def has(van: str, function: pci.Function) -> bool:
+    """Whether a VAN has an NPU."""
+    known = find(function.address, function.ids)
+    return known is not None and (known.holder or [])[3:] == [van]
+
+
+def is_of_an_earlier_van(function: pci.Function) -> bool:
+    """Whether an NPU was given to a VAN that has not given it back.
+
+    The journal may have lost that VAN, or forgotten it.
+    """
+    known, who = find(function.address), holder.current()
+    if known is None or known.holder is None or who is None:
+        return False
+    return known.holder[2:] != [who.instance, who.van]
+
+
+def settings_of(function: pci.Function) -> npu_entry.Npu | None:
+    """To whom its files belong: as it was given out, or by device_spec.
+
+    :returns: None if it is not offered, and no VAN has it
+    """
+    known = find(function.address, function.ids)
+    if known is not None and known.settings is not None:
+        return known.settings
+    return npu_rules.settings_of(offers.specs().find(function))
+
+
+def note(
+    function: pci.Function,
+    settings: npu_entry.Npu,
+    files: Iterable[device_file.DeviceFile],
+) -> None:
+    """Note that a VAN has an NPU."""
+    places = [file_place.of(each.number).name for each in files]
+    notes.note(
+        notes.FILE,
+        npu_names.name_of(function.address),
+        function.ids,
+        parent=function.address,
+        files=places,
+        within=[function.address],
+        driver=function.driver,
+        settings=dataclasses.asdict(settings),
+    )
+
+
+def driver_of(address: str) -> str:
+    """The kernel driver that an NPU had when it was given out; '': unknown."""
+    known = find(address)
+    return '' if known is None else known.driver or ''
+
+
+def forget(address: str, cleaned: notes.Cleaned) -> None:
+    """Delete the note of an NPU."""
+    notes.forget(notes.FILE, npu_names.name_of(address), cleaned)

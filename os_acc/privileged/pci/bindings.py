@@ -7,19 +7,24 @@ The caller holds the operation lock of the function.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import dataclasses
 
 from os_acc import exception
+from os_acc.availability import functions as availability
+from os_acc.availability import host_use
+from os_acc.availability import storage as storage_functions
+from os_acc.claims import vans
 from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
+from os_acc.privileged import offers
 from os_acc.privileged import storage
 from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import vfio_binding
-from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 
 
@@ -90,7 +95,7 @@ def restore(
         device = f'PCI function {address}'
         device_users.wait_until_closed(now.path, device, 0, shares)
         if now.driver == known.vfio_driver and not vfio.is_bound(now):
-            unused.check(now, '', shares)  # a service of the host had it
+            check_unused(now, '', shares)  # a service of the host had it
         storage.check_empty(now)
         if to.driver and modules.loaded_driver(to.driver) is None:
             raise exception.DeviceError(
@@ -141,3 +146,67 @@ def same(address: str, ids: str) -> pci.Function:
             reason=f'{function.ids} is at that address now',
         )
     return function
+
+
+# Functions that nobody uses, although they are not bound to VFIO. A driver of
+# the host has them again after a reboot, or once libvirt has given them back.
+
+# The reasons that somebody other than the host itself uses a function.
+_USED = (availability.Category.HAS_VFS, availability.Category.OPEN)
+
+
+def check_unused(
+    function: pci.Function, instance_uuid: str, shares: bool
+) -> None:
+    """Check under the lock that a function can be cleaned.
+
+    A function that stores data is to be bound to VFIO first, so this asks what
+    is asked before one is taken. Of another function, which stays bound, it
+    asks only who uses it.
+
+    :param instance_uuid: the instance that had it: its domain may still name
+        the function. Empty: none
+    :param shares: whether its guest keeps other functions of the IOMMU group
+    :raises DeviceBusy, DeviceInUseByHost: if it is used
+    :raises DeviceError: if it stores data and cannot be bound to VFIO
+    """
+    stores = storage_functions.is_storage(function)
+    for obstacle in availability.obstacles(
+        function,
+        offers.entry(function) if stores else None,
+        device_spec.BIND_OS_ACC,
+        vans.Vans().asked_by(vans.Taker(functions=_idle_members(function))),
+        as_root=True,
+        held=True,
+        users=lambda: device_users.find(function, instance_uuid, shares),
+    ):
+        if stores or obstacle.category is availability.Category.HOST_USE:
+            raise obstacle.error()
+        if obstacle.category in _USED:
+            raise exception.DeviceInUseByHost(
+                device=obstacle.device, by=obstacle.text
+            )
+
+
+def idle(names: Iterable[str]) -> list[pci.Function]:
+    """Find the functions in a list that os-acc could take, too.
+
+    device_spec offers them, and the host does not use them, whatever driver
+    they have.
+
+    :param names: PCI addresses; one that does not exist is left out
+    """
+    return [
+        function
+        for function in map(pci.find, names)
+        if function is not None
+        and offers.has(function)
+        and host_use.by_host(function) is None
+    ]
+
+
+def _idle_members(function: pci.Function) -> frozenset[str]:
+    """The idle members of its IOMMU group; the instance may have had them."""
+    members = pci.group_members(function.iommu_group or '')
+    found = idle(filter(pci.is_address, members))
+    return frozenset(each.address for each in found)

@@ -27,7 +27,6 @@ from os_acc.privileged import storage
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import bindings
-from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -132,7 +131,7 @@ def _check_available(
         does not name, cannot go to a guest, so they count as the host's
     """
     function = pci.get(address)
-    allowed = unused.idle(name for name in siblings if name != address)
+    allowed = bindings.idle(name for name in siblings if name != address)
     group = function.iommu_group
     shares = any(
         other.iommu_group == group and vfio.is_bound(other)
@@ -216,7 +215,7 @@ def clean(
         if stores and storage.is_empty(function):
             return False
         if not vfio.is_bound(function):
-            unused.check(function, instance_uuid or '', shares)
+            bindings.check_unused(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
