@@ -41,7 +41,8 @@ from os_acc.privileged import store
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
-_SHARE = re.compile('|[0-9]{1,9}')
+# One name for each share: two VANs must not get it as 1 and as 01.
+_SHARE = re.compile('|0|[1-9][0-9]{0,8}')
 _MOST_FILES = 256
 _LARGEST_NUMBER = 2**32 - 1
 

@@ -9,7 +9,6 @@ the last one. One that os-acc apply keeps is set up earlier, and stays enabled.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 
 from os_acc import exception
@@ -20,8 +19,8 @@ from os_acc.kernel import pci
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import function_notes
 from os_acc.privileged import offers
-from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.privileged.idxd import setup as idxd_setup
 
@@ -37,14 +36,14 @@ def keep(address: str, seconds: float) -> bool:
     :returns: False: it was kept like that before
     :raises DeviceNotFound: if device_spec does not offer its work queues
     :raises DeviceInUseByHost: if somebody else has configured it
-    :raises DeviceBusy: if it is set up in another way, and VANs have or had
-        work queues of it
+    :raises DeviceBusy: if another VAN has the function, or it is set up in
+        another way, and VANs have or had work queues of it
     :raises DeviceError, DeviceUnhealthy: if it cannot be set up
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    return operation_lock.within(
-        functools.partial(operation_lock.held, function.path),
+    return function_notes.change(
+        function,
         seconds,
         f'the work queues of PCI function {address} to be set up',
         lambda deadline: _keep(pci.get(address), deadline),
@@ -120,9 +119,8 @@ def let_go(address: str, seconds: float) -> bool:
         stop(function, deadline)
         return idxd_notes.idxd_devices.read(address) != before
 
-    lock = functools.partial(operation_lock.held, function.path)
     what = f'the work queues of PCI function {address} to be undone'
-    return operation_lock.within(lock, seconds, what, act)
+    return function_notes.change(function, seconds, what, act)
 
 
 @context.entry

@@ -13,6 +13,7 @@ from typing import TypeVar
 from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.kernel import vgpu
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
@@ -132,6 +133,7 @@ def keep(uuid: str, parent: str, kind: str, seconds: float) -> bool:
     """Make a mediated device that stays without a VAN.
 
     :returns: False: it was there and kept before
+    :raises DeviceBusy: also if another VAN has the parent
     """
     wanted = _wanted(uuid, parent, kind)
 
@@ -139,6 +141,9 @@ def keep(uuid: str, parent: str, kind: str, seconds: float) -> bool:
         known = _made(wanted)
         if known is not None and known.kept:
             return False
+        function = pci.find(parent) if pci.is_address(parent) else None
+        if function is not None:
+            function_notes.check_function(function)
         mdevs.write(uuid, Mdev(parent, kind, kept=True))
         if known is None:
             try:
