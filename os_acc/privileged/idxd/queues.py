@@ -9,6 +9,7 @@ device, and on each work queue.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from os_acc import exception
@@ -23,7 +24,6 @@ from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
-from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import devices
@@ -54,8 +54,8 @@ def enable(
     arguments.uuid(van_uuid)
     seconds = arguments.seconds(seconds)
     name = idxd_names.name_of(address, number)
-    return function_notes.change(
-        function,
+    return operation_lock.within(
+        functools.partial(operation_lock.held, function.path),
         seconds,
         f'work queue {name} to be enabled',
         lambda deadline: _enable(pci.get(address), number, van_uuid, deadline),
