@@ -32,7 +32,7 @@ class Owner(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceFile(undo_log.Record):
+class DeviceFile:
     """A device file whose owner or permissions were changed.
 
     :ivar name: of the accelerator that the file belongs to

@@ -55,7 +55,7 @@ def users(files: Sequence[Sequence[Any]]) -> list[str]:
     :returns: a clause for each user, such as
         'process 4711 (python3) has /dev/dri/renderD128 open'
     """
-    return _users(_files(files))
+    return open_files.users_of(_files(files))
 
 
 @context.entry
@@ -277,7 +277,7 @@ def _check_free(found: file_groups.Accelerator, is_held: bool) -> None:
         found,
         as_root=True,
         held=is_held,
-        users=lambda: _users([each.file for each in found.own]),
+        users=lambda: open_files.users_of([each.file for each in found.own]),
     ):
         raise obstacle.error()
 
@@ -292,7 +292,7 @@ def _check_still_free(
 
     :param is_held: a VAN already has it, and its note stays
     """
-    users = _users([each.file for each in found.own])
+    users = open_files.users_of([each.file for each in found.own])
     if not users:
         return
     left = file_owners.restore(found.name)
@@ -304,17 +304,13 @@ def _check_still_free(
     )
 
 
-def _users(files: Sequence[device_file.DeviceFile]) -> list[str]:
-    return open_files.users_of(files)
-
-
 def _wait_until_closed(
     name: str, files: Sequence[device_file.DeviceFile], seconds: float
 ) -> None:
     """Wait until no process has the files open."""
     device_users.until_closed(
         f'device file {files[0].path}' if files else f'device file {name}',
-        lambda: _users(files) if files else [],
+        lambda: open_files.users_of(files) if files else [],
         seconds,
     )
 

@@ -31,7 +31,7 @@ from os_acc.privileged import undo_log
 
 
 @dataclasses.dataclass(frozen=True)
-class Partitions(undo_log.Record):
+class Partitions:
     """The compute partitions of an AMD GPU, which were changed.
 
     :ivar ids: vendor:product

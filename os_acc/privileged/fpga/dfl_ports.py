@@ -39,7 +39,7 @@ from os_acc.privileged.kernel import vf_number
 
 
 @dataclasses.dataclass(frozen=True)
-class DflCard(undo_log.Record):
+class DflCard:
     """A card whose ports or driver os-acc is changing. See dfl_ports.
 
     :ivar released: the numbers of the ports that were to be released
@@ -51,7 +51,7 @@ class DflCard(undo_log.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class DflPort(undo_log.Record):
+class DflPort:
     """A port of a card whose programming has begun and has not succeeded.
 
     :ivar failed: True: it has failed; False: it may still be under way

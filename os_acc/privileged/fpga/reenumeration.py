@@ -27,7 +27,7 @@ from os_acc.privileged.kernel import vf_number
 
 
 @dataclasses.dataclass(frozen=True)
-class Removal(undo_log.Record):
+class Removal:
     """A chip whose functions are being removed from the bus.
 
     :ivar buses: the buses to scan, so that its functions are found again

@@ -34,7 +34,7 @@ from os_acc.refusals import refusals
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxdDevice(undo_log.Record):
+class IdxdDevice:
     """A device of Intel DSA or IAA that was set up and enabled.
 
     :ivar ids: vendor:product
@@ -53,7 +53,7 @@ class IdxdDevice(undo_log.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxdQueue(undo_log.Record):
+class IdxdQueue:
     """A work queue of Intel DSA or IAA that was configured and enabled.
 
     :ivar ids: vendor:product
@@ -67,7 +67,7 @@ class IdxdQueue(undo_log.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxdFiles(undo_log.Record):
+class IdxdFiles:
     """The device files that a work queue has had for a VAN in this boot.
 
     The kernel forgets who has a work queue open when it is disabled, and gives

@@ -30,7 +30,7 @@ _T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True)
-class Mdev(undo_log.Record):
+class Mdev:
     """A mediated device that was made.
 
     :ivar kept: whether it stays without a VAN, for os-acc apply
@@ -42,7 +42,7 @@ class Mdev(undo_log.Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Vgpu(undo_log.Record):
+class Vgpu:
     """The vGPU type that was set on a VF."""
 
     number: int

@@ -44,7 +44,7 @@ from os_acc.refusals import refusals
 
 
 @dataclasses.dataclass(frozen=True)
-class Reset(undo_log.Record):
+class Reset:
     """An NPU whose driver is being unbound and bound again.
 
     :ivar ids: vendor:product

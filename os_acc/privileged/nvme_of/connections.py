@@ -36,7 +36,7 @@ from os_acc.privileged.nvme_of import commands as nvme_of_commands
 
 
 @dataclasses.dataclass(frozen=True)
-class Connection(undo_log.Record):
+class Connection:
     """The connections of an instance to a subsystem of an NVMe-oF target.
 
     :ivar nqn: of the subsystem

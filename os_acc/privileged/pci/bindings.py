@@ -29,7 +29,7 @@ from os_acc.spec import device_spec
 
 
 @dataclasses.dataclass(frozen=True)
-class Function(undo_log.Record):
+class Function:
     """A PCI function that was bound to VFIO, or to its host_driver.
 
     :ivar ids: vendor:product

@@ -34,7 +34,7 @@ from os_acc.texts import forms
 
 
 @dataclasses.dataclass(frozen=True)
-class Port(undo_log.Record):
+class Port:
     """The settings of a NIC's VF that were changed on its PF.
 
     :ivar ids: vendor:product
@@ -90,7 +90,7 @@ def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     """
     function = arguments.function(address)
     changes = _checked('wanted', wanted)
-    if changes.get('trusted') and not _may_be_trusted(function):
+    if changes.get('trusted') and not offers.entry(function).trusted:
         arguments.refuse(
             'wanted', changes, f'trusted for {address} in device_spec'
         )
@@ -279,10 +279,6 @@ def _restore(
             left.append(f'{name} was set to {now[name]} by somebody else')
     ports.delete(function.address)
     return left
-
-
-def _may_be_trusted(function: pci.Function) -> bool:
-    return offers.entry(function).trusted is True
 
 
 def _read(place: network.VFPort) -> dict[str, Any]:
