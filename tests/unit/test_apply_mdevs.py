@@ -20,6 +20,7 @@ from os_acc.desired import export
 from os_acc.journal import desired as rows
 from os_acc.kernel import mdev
 from os_acc.operations import preview
+from os_acc.privileged import cleaning
 from os_acc.privileged.mdev import devices as privileged
 
 PARENT, KIND = 'mtty', 'mtty-1'
@@ -188,6 +189,22 @@ def test_after_a_reboot(here):
     assert there() == those
     apply()
     assert there() == []
+
+
+def test_kept_while_its_van_is_released(here, monkeypatch):
+    """Root looks again with the lock of the parent held."""
+    guest = devices.instance()
+    (van,) = os_acc.plug(guest, [named(str(uuid.uuid4()))])
+    name, run = van.handle.uuid, cleaning.run_command
+
+    def clean(address):
+        assert privileged.keep(name, PARENT, KIND, 5.0) is True
+        return run(address)
+
+    monkeypatch.setattr(cleaning, 'run_command', clean)
+    os_acc.unplug(guest)
+    assert there() == [name]
+    assert privileged.mdevs.read(name).kept is True
 
 
 def test_others_have_made_one(here):
