@@ -12,7 +12,6 @@ The lock is a file that only root can open, see root_folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 import contextlib
 import errno
 import os
@@ -25,8 +24,7 @@ from os_acc.privileged import root_folder
 _T = TypeVar('_T')
 
 
-@contextlib.contextmanager
-def held(path: str, seconds: float) -> Iterator[int]:
+def held(path: str, seconds: float) -> contextlib.AbstractContextManager[int]:
     """Hold the lock of a device: flock(2) on a file with the device's name.
 
     :param path: the device's directory in sysfs
@@ -39,8 +37,7 @@ def held(path: str, seconds: float) -> Iterator[int]:
         raise exception.DeviceNotFound(
             wanted=path, reason=os.strerror(errno.ENOENT)
         )
-    with named(os.path.basename(path), seconds) as fd:
-        yield fd
+    return named(os.path.basename(path), seconds)
 
 
 def named(name: str, seconds: float) -> contextlib.AbstractContextManager[int]:

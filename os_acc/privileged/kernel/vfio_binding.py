@@ -79,13 +79,8 @@ def bind(address: str, driver: str, seconds: float) -> None:
 
 def bind_to_host(address: str, driver: str, seconds: float) -> None:
     """Bind a function to a driver of the host."""
-    now = pci.driver_of(address)
-    if now == driver:
-        return
-    _override(address, driver)
-    if now is not None:
-        _unbind(address, now)
-    _bind(address, driver, seconds)
+    if pci.driver_of(address) != driver:
+        restore(address, vfio.Binding(driver, driver), seconds)
 
 
 def restore(address: str, to: vfio.Binding, seconds: float) -> None:
