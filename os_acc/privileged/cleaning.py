@@ -30,8 +30,6 @@ def clean(
     Only a function that stores data is emptied. See storage.empty().
 
     The command is an option of the privileged daemon: no caller can choose it.
-
-    :param lock: the operation lock that the caller holds on the function
     """
     if mode not in reset_modes.MODES:
         arguments.refuse(

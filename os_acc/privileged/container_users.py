@@ -30,8 +30,6 @@ def find(van: str, known: undo_log.ContainerSpec) -> list[str]:
     A device file that another VAN may have too does not tell which of the two
     has it, so it does not count: see may_share(). If another VAN has the
     number although it must not, both wait for the container.
-
-    :returns: a clause for each process
     """
     shared = set()
     for each in undo_log.container_specs.names():

@@ -155,7 +155,6 @@ def wait_until_closed(
     kernel still closes them.
 
     :param shares: whether the guest keeps other functions of its IOMMU group
-    :raises DeviceBusy: if a guest still has it open
     """
     files = vfio.nodes(path)
     if not files:
@@ -191,7 +190,6 @@ def until_closed(
 ) -> None:
     """Wait until nobody has a device open.
 
-    :param users: finds who has it open: a clause for each
     :param seconds: how long to wait; 0: look once
     :param text: makes the reason of the error from these clauses
     """

@@ -68,10 +68,7 @@ def _wanted(node: device_files.Node, to: Owner) -> list[int]:
 
 
 def give(node: device_files.Node, name: str, to: Owner) -> None:
-    """Give a file to its owner. The record is written first.
-
-    :param name: of what the file belongs to
-    """
+    """Give a file to its owner. The record is written first."""
     wanted = _wanted(node, to)
     with device_files.opened(node.path) as fd:
         now = device_files.node_of(node.path, fd)

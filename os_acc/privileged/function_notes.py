@@ -57,8 +57,6 @@ def of_function(kind: str, function: pci.Function) -> Function | None:
 
     After a change of the firmware, another function of a card can be where a
     VF was, even with its ids. The note of the VF is not about that one.
-
-    :param kind: PCI or VGPU
     """
     known = notes.said(Function, kind, function.address, function.ids)
     if known is None or known.device not in (None, function.parent):
@@ -105,10 +103,7 @@ def note_function(
 
 
 def renew(function: pci.Function) -> bool:
-    """Note who has a function now, if it is given out already.
-
-    :returns: False if it is not
-    """
+    """Note who has a function now, if it is given out already."""
     for kind in (notes.PCI, notes.VGPU):
         if notes.is_noted(kind, function.address, function.ids):
             notes.note(kind, function.address, function.ids)

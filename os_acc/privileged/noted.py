@@ -213,7 +213,7 @@ class Note:
         )
 
     def _files(self) -> facts.Files:
-        """What was behind the files: see devfile.notes."""
+        """What was behind the files: see devfile.device_files."""
         name = file_place.without_share(self.name)
         places = [name, *map(str, self.values.get('files', ()))]
         around = [str(each) for each in self.values.get('within', ())]

@@ -90,7 +90,6 @@ _notes = store.Store(files, _checked)
 def note(kind: str, name: str, what: str, **values: Any) -> None:
     """Note that a device is given out. Call it before the device is touched.
 
-    :param kind: such as PCI
     :param name: the address of the function, or the UUID of the mdev
     :param what: distinguishes devices of the same name: vendor:product of the
         function, or parent and type of the mdev
@@ -277,7 +276,6 @@ def forget(
 
     The note of another VAN stays.
 
-    :param cleaned: what was done about the data of the VAN
     :param what: as in note(): the note of another device stays. None: delete
         it whatever it says
     """
@@ -301,7 +299,6 @@ def forget_unused(
     the journal is lost, the namespace is not given any more. This is for
     os-acc device deny, which reads the journal and runs as root.
 
-    :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
         UUID
     :param journal: the UUID of the journal that was read for is_used

@@ -27,7 +27,6 @@ _T = TypeVar('_T')
 def held(path: str, seconds: float) -> contextlib.AbstractContextManager[int]:
     """Hold the lock of a device: flock(2) on a file with the device's name.
 
-    :param path: the device's directory in sysfs
     :param seconds: how long to wait for the lock. Give less than the whole
         operation may take, so that the error names what it waited for.
     :returns: a file descriptor that stands for the lock, for at_most()
@@ -56,9 +55,7 @@ def within(
 ) -> _T:
     """Take a lock and run an act that may block. See waiting.at_most().
 
-    :param lock: takes the lock, and waits for it as long as it is told
     :param seconds: for both
-    :param act: gets the time that is left for it
     """
     deadline = waiting.Deadline(seconds)
 

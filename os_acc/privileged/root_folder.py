@@ -47,17 +47,12 @@ def open_at(path: str, mode: int = 0o700) -> int:
 
     It is made if it does not exist. The directories above it must exist, and
     only root may be able to write to them: they are not checked.
-
-    :param mode: of the directory, if it is made
     """
     return _open(path, None, mode)
 
 
 def open_file(directory: str, name: str) -> int:
-    """Open a file in a directory below PATH. It is made if it does not exist.
-
-    :returns: a file descriptor, which the caller closes
-    """
+    """Open a file in a directory below PATH, and make it if needed."""
     parent = open_directory(directory)
     try:
         return os.open(
@@ -80,7 +75,6 @@ def locked(
 ) -> Iterator[int]:
     """Hold flock(2) on a file in a directory below PATH.
 
-    :param how: LOCK_EX or LOCK_SH
     :returns: its file descriptor. The lock lasts until the last copy of it is
         closed
     :raises Timeout: if somebody else does not release the lock in time
@@ -162,11 +156,9 @@ class RootFiles:
 
     A file is replaced in one step.
 
-    :param path: returns the directory's path, for errors
     :param opened: opens the directory, and makes it if it does not exist;
         returns a file descriptor, which is closed here
     :param durable: whether the files must survive a loss of power
-    :param mode: of the files
     """
 
     def __init__(

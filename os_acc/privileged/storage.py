@@ -50,7 +50,6 @@ _progress: dict[str, tuple[float | None, str]] = {}
 def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
     """Say that a function may hold the data of another instance.
 
-    :param instance_uuid: the instance that is to get it
     :returns: a clause with the remedy; None if it holds no such data
     """
     if not storage.is_storage(function):
@@ -97,10 +96,7 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
     function that stores no data.
 
     :param function: it is bound to VFIO
-    :param instance_uuid: the instance that gets it
     :raises DeviceBusy: if it may hold the data of another instance
-    :raises DeviceError, Timeout: if it cannot be emptied, or does not work
-    :raises PrivilegeError: if the note cannot be written
     """
     if not storage.is_storage(function):
         return

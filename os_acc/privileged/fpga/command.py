@@ -154,10 +154,7 @@ def run(
     held: Sequence[int],
     output: command.Output | None = None,
 ) -> command.Output:
-    """Run a command of device_spec. See command.run().
-
-    :param values: what the placeholders stand for
-    """
+    """Run a command of device_spec. See command.run()."""
     if not template:
         raise exception.DeviceError(
             device=address, reason='device_spec has no command to do this'

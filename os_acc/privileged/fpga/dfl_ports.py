@@ -121,8 +121,6 @@ def after_vfs(pf: pci.Function, seconds: float) -> None:
     """Give the ports that before_vfs() released back to the PF.
 
     The caller holds the operation lock of the PF, and has removed the VFs.
-
-    :param seconds: how long binding the PF again may take
     """
     known = cards.read(pf.address)
     if known is None:

@@ -53,7 +53,6 @@ def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
 
     :returns: its real path, and the open file
     :raises BitstreamError: if it is in none of them, or cannot be opened
-    :raises InvalidRequest: if the path is not a text
     """
     if not isinstance(path, str):
         arguments.refuse('path', path, 'the path of a bitstream')

@@ -32,9 +32,7 @@ def device(
 ) -> tuple[pci.Function, device_spec.Spec]:
     """Find a device that may be programmed in one of the ways.
 
-    :param region: of a dynamic device; else ''
     :param programmer: one of device_spec.PROGRAMMERS
-    :returns: the function, and its entry of device_spec
     :raises InvalidRequest: if device_spec does not say that the device is
         programmed in this way, or there is no such region
     :raises DeviceNotFound: if device_spec does not offer it
@@ -99,7 +97,6 @@ def lock(
 ) -> int:
     """Keep other commands from a chip or a region until the stack ends.
 
-    :param device: the device, for the error
     :raises DeviceBusy: if an earlier command for it has not ended
     """
     try:

@@ -155,10 +155,7 @@ def start(
     deadline: waiting.Deadline,
     kept: bool = False,
 ) -> None:
-    """Set up a device and enable it. The operation lock is held.
-
-    :param kept: whether it stays enabled without a VAN
-    """
+    """Set up a device and enable it. The operation lock is held."""
     idxd_notes.idxd_devices.write(
         function.address,
         idxd_notes.IdxdDevice(

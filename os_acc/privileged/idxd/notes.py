@@ -294,8 +294,6 @@ def users(name: str, van: str) -> list[str]:
     A program that had it open when it was disabled keeps the file and its
     mapping. With that, it can submit work to the queue of the next VAN: the
     portal of the queue is the same.
-
-    :returns: a clause for each
     """
     queue, now = find(name)
     files, places = _files_of(name, van)

@@ -239,8 +239,6 @@ def _restart(function: pci.Function, driver: str, seconds: float) -> None:
     """Reset a function that nobody has open, and wait until it is back.
 
     Its files may have other numbers then.
-
-    :param driver: the kernel driver that makes its files
     """
     address = function.address
     end = waiting.Deadline(seconds)

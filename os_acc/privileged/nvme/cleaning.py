@@ -35,7 +35,6 @@ def check(address: str, is_vf: bool) -> None:
 
     :param address: of a function that is bound to VFIO and not open
     :raises Unsupported: if it cannot be emptied; the error says why
-    :raises DeviceError, Timeout: if the controller does not work
     """
     with _started(address) as controller:
         _Drive(controller, f'PCI function {address}', is_vf)
@@ -46,7 +45,6 @@ def empty(
 ) -> verification.Emptied:
     """Erase all that a tenant can have written, and verify it.
 
-    :param seconds: for all of it
     :raises Unsupported: if it cannot be emptied; nothing is erased
     :raises DeviceError, Timeout: if the erase failed or did not end in time
     :raises CleaningFailed: if a block still reads as before
@@ -58,10 +56,7 @@ def empty(
 
 
 class _Deadline:
-    """When the drive has to be empty.
-
-    :param seconds: from now
-    """
+    """When the drive has to be empty."""
 
     def __init__(self, device: str, seconds: float) -> None:
         self._device = device

@@ -66,7 +66,6 @@ class _Queue:
 class Controller:
     """The controller behind a function.
 
-    :param device: the function, for errors
     :raises Unsupported: if it is offline, or has no pages of 4 KiB
     """
 
@@ -128,9 +127,7 @@ class Controller:
         """Run an admin command.
 
         :param data: up to 4 KiB to send
-        :param seconds: how long it may take
         :returns: the 4 KiB that the controller may have answered
-        :raises CommandFailed: if it fails
         :raises Timeout: if it does not end. The controller must be reset then
         """
         start = _DATA * _PAGE
@@ -175,7 +172,6 @@ class Controller:
         """Run a command that reads or writes blocks.
 
         :param number: of blocks, at most blocks_at_once()
-        :param data: what to write
         :returns: what the command has read, with metadata that is transferred
             behind the data of each block
         """
@@ -231,10 +227,7 @@ class Controller:
         command: commands.Command,
         seconds: float,
     ) -> tuple[int, int]:
-        """Wait for the next completion.
-
-        :returns: the command's identifier, and the status
-        """
+        """Wait for the next completion."""
         place = queue.completion + queue.head * _CQE
 
         def entry() -> tuple[int, int] | None:

@@ -193,8 +193,6 @@ def idle(names: Iterable[str]) -> list[pci.Function]:
 
     device_spec offers them, and the host does not use them, whatever driver
     they have.
-
-    :param names: PCI addresses; one that does not exist is left out
     """
     return [
         function

@@ -199,10 +199,7 @@ def _change(
 def set_new(
     function: pci.Function, wanted: Mapping[str, Any], seconds: float
 ) -> None:
-    """Set up a VF that was just made. Nothing of it is to be restored.
-
-    :param wanted: as for set_port(); the caller has it from device_spec
-    """
+    """Set up a VF that was just made. Nothing of it is to be restored."""
     changes = _checked('vf_settings', wanted)
     place = network.vf_port(function)
     _change(place, changes, _read(place), seconds)

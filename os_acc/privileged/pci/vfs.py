@@ -98,10 +98,7 @@ def _make(
     settings: list[dict[str, Any]],
     deadline: waiting.Deadline,
 ) -> None:
-    """Make the VFs of a PF that has none. Its lock is held.
-
-    :param settings: of each VF, if its PF sets something for it
-    """
+    """Make the VFs of a PF that has none. Its lock is held."""
     pf = function.address
     for obstacle in vf_availability.vfs_obstacles(pci.get(pf), spec=spec):
         raise obstacle.error()
