@@ -24,9 +24,9 @@ from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
-from os_acc.privileged.devfile import notes as file_notes
+from os_acc.privileged.devfile import device_files
 from os_acc.privileged.idxd import notes as idxd_notes
-from os_acc.privileged.npu import notes as npu_notes
+from os_acc.privileged.npu import devices as npu_notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
 from os_acc.spec import device_spec
 
@@ -99,7 +99,7 @@ def note(
             file_place.with_share(accelerator, share),
             accelerator,
             device=option.found.path,
-            **file_notes.values(option.found),
+            **device_files.note_values(option.found),
         )
     else:
         _note_queue(allocated.file_in(option.handle) or '', who)

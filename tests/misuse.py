@@ -16,7 +16,6 @@ from os_acc import exception
 from os_acc import objects
 from os_acc.privileged import container_specs
 from os_acc.privileged import device_users
-from os_acc.privileged import holders
 from os_acc.privileged import migratable
 from os_acc.privileged.devfile import device_files
 from os_acc.privileged.devfile import partitions
@@ -584,7 +583,7 @@ MISUSES: dict[str, tuple[Callable[[Place], Any], Any]] = {
         Invalid,
     ),
     'say for nobody who has a device': (
-        lambda p: holders.adopt([[INSTANCE, INSTANCE, p.disk]]),
+        lambda p: device_users.adopt([[INSTANCE, INSTANCE, p.disk]]),
         None,
     ),
     'keep work queues of what device_spec does not name': (

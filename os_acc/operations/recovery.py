@@ -110,11 +110,11 @@ def _note_holders(host: host_module.Host) -> None:
     ]
     if not vans:
         return
-    from os_acc.privileged import holders
+    from os_acc.privileged import device_users
 
     try:
         with host.acting_for():
-            holders.adopt(vans)
+            device_users.adopt(vans)
     except exception.ExceptionBase as err:
         # A service must be able to start in spite of this error.
         LOG.info('The notes may not name who has the devices: %s', err)

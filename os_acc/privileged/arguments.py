@@ -42,27 +42,30 @@ def offered(address: str) -> pci.Function:
 
 
 def there(address: str) -> pci.Function:
-    """Find a PCI function, whether os-acc may touch it or not.
-
-    :raises InvalidRequest: if the address is malformed
-    :raises DeviceNotFound: if it is not there
-    """
+    """Find a PCI function, whether os-acc may touch it or not."""
     if not isinstance(address, str):
         refuse('address', address, 'a PCI address')
     return pci.get(address)
 
 
 def an_mdev(uuid: str, parent: str, kind: str) -> mdev.Mdev:
-    """Check the names of a mediated device.
-
-    :raises InvalidRequest: if one of them is malformed
-    """
+    """Check the names of a mediated device."""
     for field, value in (('parent', parent), ('type', kind)):
         if not isinstance(value, str):
             refuse(field, value, 'a string')
         mdev.check_name(value, field)
     mdev.directory(uuid)
     return mdev.Mdev(uuid, parent, kind)
+
+
+def mdev_there(uuid: str) -> mdev.Mdev:
+    """Find a mediated device, whether os-acc may touch it or not."""
+    mdev.directory(uuid)
+    if (found := mdev.find(uuid)) is None:
+        raise exception.DeviceNotFound(
+            wanted=f'mdev {uuid}', reason='this host has none'
+        )
+    return found
 
 
 def uuid(value: str) -> str:

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 
 from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import pci
-from os_acc.kernel import reset
+from os_acc.kernel import reset as reset_modes
+from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import command
@@ -17,7 +18,8 @@ from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import storage
-from os_acc.privileged.kernel import function_reset
+
+LOG = logging.getLogger(__name__)
 
 
 def clean(
@@ -28,23 +30,52 @@ def clean(
     Only a function that stores data is emptied. See storage.empty().
 
     The command is an option of the privileged daemon: no caller can choose it.
-
-    :param lock: the operation lock that the caller holds on the function
-    :raises CleaningFailed: if the reset, the erase or the command failed
-    :raises Timeout: if the reset or the erase did not end
     """
-    if mode not in reset.MODES:
-        arguments.refuse('reset', mode, f'one of {", ".join(reset.MODES)}')
-    vfio_bound = vfio.is_bound(function)
-
-    def act() -> None:
-        function_reset.reset(function.address, mode, vfio_bound)
-
-    what = f'a reset of {function.address}'
-    waiting.at_most(operation_lock.kept_until(lock, act), seconds, what)
+    if mode not in reset_modes.MODES:
+        arguments.refuse(
+            'reset', mode, f'one of {", ".join(reset_modes.MODES)}'
+        )
+    on_vfio = vfio.is_bound(function)
+    operation_lock.at_most(
+        lock,
+        lambda: reset(function.address, mode, on_vfio),
+        seconds,
+        f'a reset of {function.address}',
+    )
     storage.empty(function)
     run_command(function.address)
     storage.mark_empty(function)
+
+
+def reset(address: str, mode: str, on_vfio: bool) -> None:
+    """Reset a function that nobody uses.
+
+    :param mode: AUTO resets it if the kernel can, unless VFIO does so;
+        REQUIRED resets or fails; NONE does nothing
+    :param on_vfio: whether it is bound to VFIO, which resets a function when a
+        guest opens and closes it
+    :raises CleaningFailed: if the reset failed, or the mode is REQUIRED and
+        the kernel cannot reset this function alone
+    """
+    if mode == reset_modes.NONE or (mode == reset_modes.AUTO and on_vfio):
+        return
+    function = pci.get(address)
+    methods = (sysfs.read(f'{function.path}/reset_method') or '').split()
+    possible = reset_modes.can(function)
+    if possible and methods == ['bus'] and not reset_modes.is_alone(function):
+        possible = False
+    reason = 'the kernel has no reset for this function alone'
+    if possible:
+        try:
+            sysfs.write(f'{function.path}/reset', '1')
+            return
+        except OSError as err:
+            reason = f'reset: {err.strerror}'
+    if mode == reset_modes.REQUIRED or possible:
+        raise exception.CleaningFailed(
+            device=f'PCI function {address}', reason=reason
+        )
+    LOG.info('PCI function %s was not reset: %s', address, reason)
 
 
 def is_wanted() -> bool:
@@ -61,8 +92,6 @@ def run_command(address: str) -> notes.Cleaned:
         of a vGPU's; the UUID of an mdev; the path of a device file; the name
         of a work queue; the world wide name of a namespace
     :returns: for notes.forget()
-    :raises InvalidRequest: if another user could have written such a file
-    :raises CleaningFailed: if the command failed or did not end in time
     """
     conf = offers.configuration()
     template = conf.os_acc.cleaning_command

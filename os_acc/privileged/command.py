@@ -104,13 +104,9 @@ def run(
 ) -> Output:
     """Run a command; at its deadline kill it and its process group.
 
-    :param device: the device, for errors
-    :param command: the arguments; no shell is involved
-    :param seconds: the deadline
     :param held: locked files that the command inherits. They stay locked as
         long as the command or a child of it runs, even if this process ends
     :param output: gets the output while the command runs
-    :returns: the output
     :raises DeviceError: if the command cannot be started, fails, or does not
         end in time. Its kwargs have the exit code as ``code``, or None
     """

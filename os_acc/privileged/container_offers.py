@@ -12,9 +12,11 @@ from os_acc import exception
 from os_acc import kinds
 from os_acc.claims import of_handle
 from os_acc.containers import handle as handles
-from os_acc.kernel import mdev
+from os_acc.kernel import file_place
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import arguments
+from os_acc.privileged import noted
+from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged.devfile import device_files
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
@@ -28,7 +30,6 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     A VAN keeps what it has: then an entry that no longer offers the device
     does not matter.
 
-    :param van: the UUID of the VAN that has the device
     :raises DeviceNotFound: if device_spec does not offer it, or it is gone, or
         the VAN does not have it
     :raises UnsupportedHandle: if no container can use such a handle
@@ -37,11 +38,7 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     if kind == 'pci':
         return offers.entry(arguments.function(name)).edits
     if kind == 'mdev':
-        there = mdev.find(name)
-        if there is None:
-            raise exception.DeviceNotFound(
-                wanted=f'mdev {name}', reason='this host has none'
-            )
+        there = arguments.mdev_there(name)
         offers.check_mdev(there, new=True)
         return _of(offers.specs().known_parent(there.parent))
     if kind == 'file':
@@ -56,6 +53,26 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
     raise handles.unsupported(kind)
 
 
+def check_holder(handle: handles.Handle, van: str, instance: str) -> None:
+    """Check that the notes name no other VAN for a device.
+
+    :raises DeviceBusy: if one does: its guest may be off, so that nobody has
+        the device open
+    """
+    kind, _, name = handle.identity.partition('/')
+    if kind == 'file':
+        name = file_place.with_share(handle.name, handle.share or '')
+    for each, (_, handle_kind) in noted.KINDS.items():
+        found = notes.find(each, name) if handle_kind == kind else None
+        if (
+            found is not None
+            and found.holder is not None
+            and (found.holder.van, found.holder.instance) != (van, instance)
+            and notes.is_current(found)
+        ):
+            raise found.error()
+
+
 def common(handle: handles.Handle) -> frozenset[str]:
     """The paths of the device files of a handle that others have too."""
     if (
@@ -67,10 +84,7 @@ def common(handle: handles.Handle) -> frozenset[str]:
 
 
 def _files(handle: handles.Handle) -> file_groups.Accelerator:
-    """Find the accelerator of device files that a VAN has.
-
-    :raises DeviceNotFound: if no VAN has it, or it lacks some of the files
-    """
+    """Find the accelerator of device files that a VAN has."""
     found = device_files.held_by(handle.name, handle.share or '')
     there = {each.path for each in found.files}
     arguments.permissions(handle, found.spec.permissions)
@@ -84,10 +98,7 @@ def _files(handle: handles.Handle) -> file_groups.Accelerator:
 
 
 def _of_namespace(wwn: str) -> spec_edits.Edits:
-    """Check that a VAN has a namespace of an NVMe-oF target.
-
-    :raises DeviceNotFound: if none has
-    """
+    """Check that a VAN has a namespace of an NVMe-oF target."""
     note = nvme_of_notes.read(wwn)
     if note is None or not note.given:
         raise exception.DeviceNotFound(

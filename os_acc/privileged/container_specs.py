@@ -52,25 +52,21 @@ _LARGEST = 1 << 20
 def write(van: str, instance: str, handle: dict[str, Any]) -> str:
     """Write the spec of a VAN, and replace one that it had before.
 
-    :param van: the UUID of the VAN
-    :param instance: the UUID of its instance
-    :param handle: the primitive of its handle
     :returns: the qualified name of its device
     :raises DeviceNotFound: if device_spec does not offer the device
     :raises DeviceError: if a container cannot use the device as it is, or
         its entry refers to a file that is not there
     :raises InvalidRequest: if a spec of another VAN of the instance sets a
         variable or a path to another value
-    :raises DeviceBusy: if another VAN has a spec for the handle or for one of
-        its device numbers, somebody else's spec has the name, or a container
-        has the device files of the spec that the VAN had before
-    :raises PrivilegeError: if the directory or the file cannot be written
-    :raises Timeout: if other specs are being written for 30 s
+    :raises DeviceBusy: if another VAN has the device, or a spec for the handle
+        or for one of its device numbers, somebody else's spec has the
+        name, or a container has the device files of the earlier spec
     """
     arguments.uuid(van)
     arguments.uuid(instance)
     conf = _options()
     text, nodes, identity, edits = _content(conf, van, handle)
+    container_offers.check_holder(handles.read(handle), van, instance)
     wanted = undo_log.ContainerSpec(
         conf.spec_dir, conf.kind, instance, _own(nodes), identity
     )
@@ -114,10 +110,8 @@ def withdraw(van: str, seconds: float) -> None:
 
     A spec of somebody else stays, whatever its name.
 
-    :param seconds: how long to wait
     :raises DeviceBusy: if a container still has the device then. The spec is
         removed, so that no other container gets the device
-    :raises PrivilegeError: if the file cannot be removed
     """
     arguments.uuid(van)
     seconds = arguments.seconds(seconds)
@@ -136,7 +130,6 @@ def withdraw(van: str, seconds: float) -> None:
 def users_of(instance: str) -> list[str]:
     """Find the containers that have a device of an instance.
 
-    :param instance: its UUID
     :returns: a clause for each process, see container_use.users_of()
     """
     arguments.uuid(instance)
@@ -160,11 +153,7 @@ def check_users() -> None:
 
 
 def _options() -> cfg.ConfigOpts.GroupAttr:
-    """The options of the group [os_acc_cdi], which no caller can set.
-
-    :raises InvalidRequest: if one is invalid, or a user other than root could
-        have written a file
-    """
+    """The options of the group [os_acc_cdi], which no caller can set."""
     conf = offers.configuration()
     conf.register_opts(container_opts.OPTS, group=container_opts.GROUP)
     found: cfg.ConfigOpts.GroupAttr = conf[container_opts.GROUP]
@@ -207,8 +196,6 @@ def _refuse_second(van: str, wanted: undo_log.ContainerSpec) -> None:
 
     A record whose spec the operator has removed does not count, if no
     container has the device: its VAN was lost with the journal.
-
-    :raises DeviceBusy: if one has
     """
     for name in undo_log.container_specs.names():
         other = undo_log.container_specs.read(name) if name != van else None
@@ -238,10 +225,7 @@ def _refuse_second(van: str, wanted: undo_log.ContainerSpec) -> None:
 
 
 def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
-    """Check that what an entry refers to on this host is there.
-
-    :raises DeviceError: if a mount's source or a hook's program is not
-    """
+    """Check that what an entry refers to on this host is there."""
     if absent := '; '.join(container_edits.missing(edits)):
         raise exception.DeviceError(
             device=device,
@@ -253,12 +237,7 @@ def _refuse_missing(device: str, edits: spec_edits.Edits) -> None:
 def _refuse_conflict(
     van: str, wanted: undo_log.ContainerSpec, text: str
 ) -> None:
-    """Check that a spec does not conflict with the instance's other specs.
-
-    :param text: the spec
-    :raises InvalidRequest: if two of them set one variable to different
-        values, or make different things at one path
-    """
+    """Check that a spec does not conflict with the instance's other specs."""
     if (name := container_edits.hidden(text)) is not None:
         raise exception.InvalidRequest(
             f'device_spec: the entry of {wanted.handle} has a device file and '
@@ -300,11 +279,7 @@ def _files(directory: str) -> root_folder.RootFiles:
 def _replace(
     van: str, known: undo_log.ContainerSpec, wanted: undo_log.ContainerSpec
 ) -> None:
-    """Withdraw a spec that differs from the one that is wanted.
-
-    :raises DeviceBusy: if a container has a device file that is not in the
-        spec that is wanted
-    """
+    """Withdraw a spec that differs from the one that is wanted."""
     gone = [each for each in known.nodes if each not in wanted.nodes]
     if gone or (known.directory, known.kind) != (
         wanted.directory,
@@ -329,8 +304,6 @@ def _refuse_others(conf: cfg.ConfigOpts.GroupAttr, van: str) -> None:
     A runtime drops a device that two specs of one directory define:
     resolveConflict in pkg/cdi/cache.go. Of two directories, the later one
     counts.
-
-    :raises DeviceBusy: if somebody does
     """
     own = container_spec.file_name(conf.kind, van)
     for directory in dict.fromkeys((conf.spec_dir, *DIRECTORIES)):

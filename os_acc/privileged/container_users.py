@@ -15,12 +15,7 @@ from os_acc.privileged import undo_log
 
 
 def wait(van: str, known: undo_log.ContainerSpec, seconds: float) -> None:
-    """Wait until no container has a device of a spec.
-
-    :param known: the record of the VAN's spec
-    :raises DeviceBusy: if one still has it after that time
-    :raises PrivilegeError: as container_use.users_of()
-    """
+    """Wait until no container has a device of a spec."""
     device_users.until_closed(
         f'VAN {van}',
         lambda: find(van, known),
@@ -35,10 +30,6 @@ def find(van: str, known: undo_log.ContainerSpec) -> list[str]:
     A device file that another VAN may have too does not tell which of the two
     has it, so it does not count: see may_share(). If another VAN has the
     number although it must not, both wait for the container.
-
-    :param known: the record of the VAN's spec
-    :returns: a clause for each process
-    :raises PrivilegeError: as container_use.users_of()
     """
     shared = set()
     for each in undo_log.container_specs.names():

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import operator
 import os
 
 from os_acc import exception
 from os_acc.availability import host_use
+from os_acc.claims import holder
 from os_acc.deadlines import waiting
 from os_acc.kernel import amd_partitions
 from os_acc.kernel import descriptors
@@ -27,6 +29,8 @@ from os_acc.kernel import vfio
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import function_notes
+from os_acc.privileged import notes
+from os_acc.privileged import root_folder
 from os_acc.privileged import storage
 from os_acc.refusals import refusals
 
@@ -150,10 +154,7 @@ def wait_until_closed(
     as removed. A QEMU that was killed shows no open files any more while the
     kernel still closes them.
 
-    :param path: the device's directory in sysfs
-    :param device: the device, for the error
     :param shares: whether the guest keeps other functions of its IOMMU group
-    :raises DeviceBusy: if a guest still has it open
     """
     files = vfio.nodes(path)
     if not files:
@@ -189,11 +190,8 @@ def until_closed(
 ) -> None:
     """Wait until nobody has a device open.
 
-    :param device: the device, for the error
-    :param users: finds who has it open: a clause for each
     :param seconds: how long to wait; 0: look once
     :param text: makes the reason of the error from these clauses
-    :raises DeviceBusy: if somebody still has it open
     """
     found: list[str] = []
 
@@ -230,8 +228,6 @@ def have_others_only(path: str) -> bool:
     A guest that keeps another function of the group keeps the group's file
     open. The answer is True only if the kernel or libvirt shows that no
     process has this function open.
-
-    :param path: the function's directory in sysfs
     """
     own = vfio.device_nodes(path)
     if own and open_files.users_of(own):
@@ -270,3 +266,25 @@ def _named(descriptor: descriptors.Descriptor) -> str | None:
         if line.startswith(_SYSPATH):
             return os.path.basename(line.removeprefix(_SYSPATH).strip())
     return None
+
+
+@context.entry
+def adopt(vans: Sequence[Sequence[str]]) -> None:
+    """Note which VANs of the caller's journal have devices.
+
+    Notes of earlier versions of os-acc name no journal, and a note can be
+    damaged. A note that names a VAN stays.
+
+    :param vans: for each VAN the UUID of its instance, its own, and the device
+        as its attach handle names it
+    """
+    who = holder.current()
+    if who is None:
+        return
+    for instance, van, device in vans:
+        root_folder.check_name(f'{notes.NAMESPACE}-{device}')
+        arguments.uuid(instance)
+        arguments.uuid(van)
+        notes.adopt(
+            dataclasses.replace(who, instance=instance, van=van), device
+        )

@@ -32,7 +32,7 @@ class Owner(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceFile(undo_log.Record):
+class DeviceFile:
     """A device file whose owner or permissions were changed.
 
     :ivar name: of the accelerator that the file belongs to
@@ -68,11 +68,7 @@ def _wanted(node: device_files.Node, to: Owner) -> list[int]:
 
 
 def give(node: device_files.Node, name: str, to: Owner) -> None:
-    """Give a file to its owner. The record is written first.
-
-    :param name: of what the file belongs to
-    :raises DeviceBusy: if another file has taken its place
-    """
+    """Give a file to its owner. The record is written first."""
     wanted = _wanted(node, to)
     with device_files.opened(node.path) as fd:
         now = device_files.node_of(node.path, fd)
@@ -132,10 +128,7 @@ def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
 
 
 def changed_files(name: str) -> list[device_file.DeviceFile]:
-    """The files that the record says were changed.
-
-    :param name: as for give()
-    """
+    """The files that the record says were changed."""
     found = []
     for key in changes.names():
         known = changes.read(key)
@@ -151,7 +144,6 @@ def restore(name: str) -> list[str]:
 
     What somebody else has changed since stays.
 
-    :param name: as for give()
     :returns: a clause for each file that is not restored
     """
     left = []

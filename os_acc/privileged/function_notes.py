@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import dataclasses
+import functools
 import itertools
 from typing import Annotated
 from typing import Any
+from typing import TypeVar
 
 from os_acc.claims import nodes
+from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.fpga import ids as fpga_ids
@@ -20,6 +24,8 @@ from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged import store
 from os_acc.spec import device_spec
+
+_T = TypeVar('_T')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +57,6 @@ def of_function(kind: str, function: pci.Function) -> Function | None:
 
     After a change of the firmware, another function of a card can be where a
     VF was, even with its ids. The note of the VF is not about that one.
-
-    :param kind: PCI or VGPU
     """
     known = notes.said(Function, kind, function.address, function.ids)
     if known is None or known.device not in (None, function.parent):
@@ -89,10 +93,7 @@ def vfs_of(pf: pci.Function) -> frozenset[int]:
 def note_function(
     function: pci.Function, spec: device_spec.Spec | None = None, **more: Any
 ) -> None:
-    """Note that a function is given out as a whole. See notes.note().
-
-    :param spec: the entry of device_spec for it
-    """
+    """Note that a function is given out as a whole. See notes.note()."""
     if fpga_ids.is_fpga(function, spec):
         more['fpga'] = True
     device = function.parent
@@ -102,10 +103,7 @@ def note_function(
 
 
 def renew(function: pci.Function) -> bool:
-    """Note who has a function now, if it is given out already.
-
-    :returns: False if it is not
-    """
+    """Note who has a function now, if it is given out already."""
     for kind in (notes.PCI, notes.VGPU):
         if notes.is_noted(kind, function.address, function.ids):
             notes.note(kind, function.address, function.ids)
@@ -157,8 +155,6 @@ def locked(function: pci.Function, seconds: float) -> Iterator[int]:
 
     Each privileged call that changes a function does so with this lock.
 
-    :param seconds: see operation_lock.held()
-    :returns: as operation_lock.held()
     :raises DeviceBusy: if another VAN has it, or the PF of a VF
     """
     with operation_lock.held(function.path, seconds) as lock:
@@ -166,11 +162,19 @@ def locked(function: pci.Function, seconds: float) -> Iterator[int]:
         yield lock
 
 
-def check_function(function: pci.Function) -> None:
-    """Check that no other VAN has a function, or the PF of a VF.
+def change(
+    function: pci.Function,
+    seconds: float,
+    what: str,
+    act: Callable[[waiting.Deadline], _T],
+) -> _T:
+    """Do operation_lock.within() with a function that is locked()."""
+    lock = functools.partial(locked, function)
+    return operation_lock.within(lock, seconds, what, act)
 
-    :raises DeviceBusy: if another VAN has it
-    """
+
+def check_function(function: pci.Function) -> None:
+    """Check that no other VAN has a function, or the PF of a VF."""
     for found in _of_whole(function):
         found.refuse()
 

@@ -8,11 +8,8 @@ Another answer than yes is told as a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-import contextlib
+import functools
 
-from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
 from os_acc.privileged import arguments
 from os_acc.privileged import context
@@ -27,63 +24,43 @@ from os_acc.privileged.kernel import vfio_device
 def function(address: str, seconds: float) -> str | None:
     """Ask for a PCI function that is bound to a VFIO driver.
 
-    :param seconds: for the whole operation
     :returns: why not, in a clause; None: it can
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
     :raises DeviceBusy: if another VAN has it
-    :raises Timeout: if the kernel does not answer in time
     """
     found = arguments.there(address)
     seconds = arguments.seconds(seconds)
     offers.check_part(found)
-    return _ask(
-        found.path,
-        address,
+    return function_notes.change(
+        found,
         seconds,
-        lambda half: function_notes.locked(found, half),
+        _what(address),
+        lambda deadline: _ask(found.path, address),
     )
 
 
 @context.entry
 def mediated(uuid: str, seconds: float) -> str | None:
-    """Ask for a mediated device.
-
-    :param seconds: for the whole operation
-    :returns: why not, in a clause; None: it can
-    :raises DeviceNotFound: if it does not exist, or device_spec does not offer
-        it and no VAN has it
-    :raises DeviceBusy: if another VAN has it
-    :raises Timeout: if the kernel does not answer in time
-    """
+    """Ask for a mediated device. See function()."""
     path = mdev.directory(uuid)
     seconds = arguments.seconds(seconds)
-    if (there := mdev.find(uuid)) is None:
-        raise exception.DeviceNotFound(
-            wanted=f'mdev {uuid}', reason='this host has none'
-        )
-    offers.check_mdev(there, new=True)
+    offers.check_mdev(arguments.mdev_there(uuid), new=True)
     notes.check_noted(notes.MDEV, uuid)
-    return _ask(
-        path, uuid, seconds, lambda half: operation_lock.held(path, half)
+    return operation_lock.within(
+        functools.partial(operation_lock.held, path),
+        seconds,
+        _what(uuid),
+        lambda deadline: _ask(path, uuid),
     )
 
 
-def _ask(
-    path: str,
-    name: str,
-    seconds: float,
-    locked: Callable[[float], contextlib.AbstractContextManager[int]],
-) -> str | None:
-    def act() -> str | None:
-        try:
-            vfio_device.probe(path, name, vfio_device.MIGRATION)
-        except OSError as err:
-            return f'VFIO answers: {err.strerror or err}'
-        return None
+def _what(name: str) -> str:
+    return f'the kernel to say whether {name} can be migrated'
 
-    with locked(seconds / 2) as lock:
-        return waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds / 2,
-            f'the kernel to say whether {name} can be migrated',
-        )
+
+def _ask(path: str, name: str) -> str | None:
+    try:
+        vfio_device.probe(path, name, vfio_device.MIGRATION)
+    except OSError as err:
+        return f'VFIO answers: {err.strerror or err}'
+    return None

@@ -142,20 +142,14 @@ class Note:
         return (self.kind, self.name) == (other.kind, other.name)
 
     def refuse(self) -> None:
-        """Refuse the device to all VANs but the one that has it.
-
-        :raises DeviceBusy: if this call is made for another
-        """
+        """Refuse the device to all VANs but the one that has it."""
         if self.is_of_another:
             raise self.error()
 
     def error(
         self, node: conflict.Resource | None = None
     ) -> exception.DeviceBusy:
-        """The error if something else cannot be given out because of it.
-
-        :param node: as for why_not()
-        """
+        """The error if something else cannot be given out because of it."""
         return exception.DeviceBusy(
             device=self.label, reason=self.why_not(node), noted=self.holder
         )
@@ -219,7 +213,7 @@ class Note:
         )
 
     def _files(self) -> facts.Files:
-        """What was behind the files: see devfile.notes."""
+        """What was behind the files: see devfile.device_files."""
         name = file_place.without_share(self.name)
         places = [name, *map(str, self.values.get('files', ()))]
         around = [str(each) for each in self.values.get('within', ())]

@@ -90,7 +90,6 @@ _notes = store.Store(files, _checked)
 def note(kind: str, name: str, what: str, **values: Any) -> None:
     """Note that a device is given out. Call it before the device is touched.
 
-    :param kind: such as PCI
     :param name: the address of the function, or the UUID of the mdev
     :param what: distinguishes devices of the same name: vendor:product of the
         function, or parent and type of the mdev
@@ -116,11 +115,7 @@ def note(kind: str, name: str, what: str, **values: Any) -> None:
 
 
 def note_namespace(wwn: str, values: dict[str, Any]) -> None:
-    """Write what nvme_of.notes notes of a namespace.
-
-    :raises DeviceBusy: if it is given out, and another VAN has a file of it
-    :raises PrivilegeError: if the note cannot be written
-    """
+    """Write what nvme_of.notes notes of a namespace."""
     with operation_lock.named('notes', _LOCK_SECONDS):
         if values['given']:
             check_namespace(wwn)
@@ -128,18 +123,12 @@ def note_namespace(wwn: str, values: dict[str, Any]) -> None:
 
 
 def check_namespace(wwn: str) -> None:
-    """Check that no other VAN has a device file of a namespace.
-
-    :raises DeviceBusy: if another VAN has one
-    """
+    """Check that no other VAN has a device file of a namespace."""
     _check_free(made(NAMESPACE, wwn, {'what': wwn}), FILE)
 
 
 def check_noted(kind: str, name: str) -> None:
-    """Check that no other VAN has a device by its note.
-
-    :raises DeviceBusy: if another VAN has it
-    """
+    """Check that no other VAN has a device by its note."""
     if (known := find(kind, name)) is not None:
         known.refuse()
 
@@ -179,7 +168,6 @@ def _check_free(wanted: noted.Note, *kinds: str) -> None:
     anything else that it excludes is refused to every VAN.
 
     :param kinds: of the notes that count; none: all
-    :raises DeviceBusy: if another VAN has it
     """
     others = [
         each
@@ -288,10 +276,8 @@ def forget(
 
     The note of another VAN stays.
 
-    :param cleaned: what was done about the data of the VAN
     :param what: as in note(): the note of another device stays. None: delete
         it whatever it says
-    :raises PrivilegeError: if it cannot be deleted
     """
     known = find(kind, name)
     if known is None or (known.is_readable and what not in (None, known.what)):
@@ -313,14 +299,12 @@ def forget_unused(
     the journal is lost, the namespace is not given any more. This is for
     os-acc device deny, which reads the journal and runs as root.
 
-    :param device: as in of_device()
     :param is_used: whether a VAN has a PCI function or mdev, by its address or
         UUID
     :param journal: the UUID of the journal that was read for is_used
     :param is_lost: whether the other journal that has a VAN is lost, so that
         the note is deleted, too; None: the note does not name the journal
     :returns: a clause for each VAN of another journal that keeps a device
-    :raises PrivilegeError: if a note cannot be deleted
     """
     kept: list[str] = []
     # A VAN that keeps a VF also needs the note that counts the VFs. So that

@@ -38,17 +38,12 @@ def specs() -> device_spec.Specs:
     If an entry is malformed, or a user other than root could have written a
     file, nothing new is offered, and VANs keep what they have. See
     device_spec.Unreadable.
-
-    :raises InvalidRequest: as configuration()
     """
     return device_spec.load_for_vans(configuration())
 
 
 def configuration() -> cfg.ConfigOpts:
-    """The options that the privileged half uses. No caller can set them.
-
-    :raises InvalidRequest: as reread()
-    """
+    """The options that the privileged half uses. No caller can set them."""
     conf = cfg.CONF
     # privsep-helper defines this option. Without it, this is a service that
     # runs as root and calls the privileged half in its own process.
@@ -181,7 +176,6 @@ def check_mdev(wanted: mdev.Mdev, new: bool) -> None:
 def check_vgpu(vf: pci.Function, number: int) -> None:
     """Check that a vGPU type may be set on a VF.
 
-    :param number: the id of the type
     :raises DeviceNotFound: if device_spec does not set this type, and no VAN
         already has the VF with this type
     """
@@ -198,8 +192,5 @@ def check_vgpu(vf: pci.Function, number: int) -> None:
 
 @context.entry
 def count() -> int:
-    """Count the entries that the privileged half has, for os-acc doctor.
-
-    :raises InvalidRequest: as specs()
-    """
+    """Count the entries that the privileged half has, for os-acc doctor."""
     return len(specs().entries)

@@ -12,61 +12,64 @@ The lock is a file that only root can open, see root_folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
 import contextlib
 import errno
-import fcntl
 import os
-import time
 from typing import TypeVar
 
 from os_acc import exception
+from os_acc.deadlines import waiting
 from os_acc.privileged import root_folder
-
-_DIRECTORY = 'locks'
 
 _T = TypeVar('_T')
 
 
-@contextlib.contextmanager
-def held(path: str, seconds: float) -> Iterator[int]:
+def held(path: str, seconds: float) -> contextlib.AbstractContextManager[int]:
     """Hold the lock of a device: flock(2) on a file with the device's name.
 
-    :param path: the device's directory in sysfs
     :param seconds: how long to wait for the lock. Give less than the whole
         operation may take, so that the error names what it waited for.
-    :returns: a file descriptor that stands for the lock, for kept_until()
-    :raises DeviceNotFound: if there is no such device
-    :raises PrivilegeError: if the lock file cannot be opened
+    :returns: a file descriptor that stands for the lock, for at_most()
     :raises Timeout: if another operation on the device does not end
     """
     if not os.path.isdir(path):
         raise exception.DeviceNotFound(
             wanted=path, reason=os.strerror(errno.ENOENT)
         )
-    with named(os.path.basename(path), seconds) as fd:
-        yield fd
+    return named(os.path.basename(path), seconds)
 
 
-@contextlib.contextmanager
-def named(name: str, seconds: float) -> Iterator[int]:
+def named(name: str, seconds: float) -> contextlib.AbstractContextManager[int]:
     """Hold the lock of a device that need not be in sysfs. See held().
 
     :param name: without slashes, such as the world wide name of a namespace
     """
-    fd = root_folder.open_file(_DIRECTORY, name)
-    try:
-        _lock(fd, name, seconds)
-        yield fd
-    finally:
-        os.close(fd)
+    return root_folder.locked('locks', name, seconds)
 
 
-def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
-    """Make an act keep the lock until it ends, even if nobody waits for it.
+def within(
+    lock: Callable[[float], contextlib.AbstractContextManager[int]],
+    seconds: float,
+    what: str,
+    act: Callable[[waiting.Deadline], _T],
+) -> _T:
+    """Take a lock and run an act that may block. See waiting.at_most().
+
+    :param seconds: for both
+    """
+    deadline = waiting.Deadline(seconds)
+
+    def run() -> _T:
+        with lock(deadline.left(0.5)):
+            return act(deadline)
+
+    return waiting.at_most(run, seconds, what)
+
+
+def at_most(lock: int, act: Callable[[], _T], seconds: float, what: str) -> _T:
+    """Do waiting.at_most() for an act that keeps a lock until it ends.
 
     :param lock: the file descriptor that held() gave
-    :returns: the act, to be called once
     """
     # flock(2) belongs to the open file: it lasts until the last descriptor
     # is closed.
@@ -78,21 +81,4 @@ def kept_until(lock: int, act: Callable[[], _T]) -> Callable[[], _T]:
         finally:
             os.close(fd)
 
-    return run
-
-
-def _lock(fd: int, name: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as err:
-            if err.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-        if time.monotonic() >= deadline:
-            raise exception.Timeout(
-                what=f'an earlier operation on {name} to end',
-                seconds=seconds,
-            )
-        time.sleep(0.01)
+    return waiting.at_most(run, seconds, what)

@@ -335,10 +335,7 @@ def run_here(enabled: bool) -> None:
 
 
 def run_here_until_undone(patch: Any) -> None:
-    """Do what run_here(True) does, until a patch is undone.
-
-    :param patch: pytest's monkeypatch
-    """
+    """Do what run_here(True) does, until pytest's monkeypatch is undone."""
     patch.setattr(sys.modules[__name__], '_contexts_run_here', True)
     for context in _contexts:
         patch.setattr(context, 'client_mode', False)
@@ -364,8 +361,6 @@ def tell_unless_caller_ended(
 
     If the caller was killed, its socket is still there, and nobody listens.
     oslo.privsep would print a traceback on the terminal of the next command.
-
-    :param tell: what Python or oslo.log calls for an error
     """
     if not issubclass(kind, ConnectionRefusedError):
         tell(kind, err, trace)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
+import fcntl
 import os
 import re
 import stat
+import time
 
 from os_acc import exception
 
@@ -45,19 +47,12 @@ def open_at(path: str, mode: int = 0o700) -> int:
 
     It is made if it does not exist. The directories above it must exist, and
     only root may be able to write to them: they are not checked.
-
-    :param mode: of the directory, if it is made
     """
     return _open(path, None, mode)
 
 
 def open_file(directory: str, name: str) -> int:
-    """Open a file in a directory below PATH. It is made if it does not exist.
-
-    :param name: the name of a device, such as '0000:3b:00.0'
-    :returns: a file descriptor, which the caller closes
-    :raises PrivilegeError: as open_directory(), or if the file is a link
-    """
+    """Open a file in a directory below PATH, and make it if needed."""
     parent = open_directory(directory)
     try:
         return os.open(
@@ -74,20 +69,43 @@ def open_file(directory: str, name: str) -> int:
         os.close(parent)
 
 
-def check() -> None:
-    """Check PATH, and make nothing, for ``os-acc doctor``.
+@contextlib.contextmanager
+def locked(
+    directory: str, name: str, seconds: float, how: int = fcntl.LOCK_EX
+) -> Iterator[int]:
+    """Hold flock(2) on a file in a directory below PATH.
 
-    :raises PrivilegeError: as open_directory()
+    :returns: its file descriptor. The lock lasts until the last copy of it is
+        closed
+    :raises Timeout: if somebody else does not release the lock in time
     """
+    fd = open_file(directory, name)
+    deadline = time.monotonic() + seconds
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, how | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as err:
+                if time.monotonic() >= deadline:
+                    raise exception.Timeout(
+                        what=f'an earlier operation on {name} to end',
+                        seconds=seconds,
+                    ) from err
+            time.sleep(0.01)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def check() -> None:
+    """Check PATH, and make nothing, for ``os-acc doctor``."""
     if os.path.lexists(PATH):
         os.close(_open(PATH, None))
 
 
 def check_name(name: str) -> str:
-    """Check that a text names a file, not a path.
-
-    :raises InvalidRequest: if it does not
-    """
+    """Check that a text names a file, not a path."""
     if not _NAME.fullmatch(name):
         raise exception.InvalidRequest(
             subject='privileged call',
@@ -138,11 +156,9 @@ class RootFiles:
 
     A file is replaced in one step.
 
-    :param path: returns the directory's path, for errors
     :param opened: opens the directory, and makes it if it does not exist;
         returns a file descriptor, which is closed here
     :param durable: whether the files must survive a loss of power
-    :param mode: of the files
     """
 
     def __init__(
@@ -162,10 +178,7 @@ class RootFiles:
         return f'{self._path()}/{name}'
 
     def names(self) -> list[str]:
-        """The names of all files; empty if the directory does not exist.
-
-        :raises PrivilegeError: if the directory cannot be trusted or read
-        """
+        """The names of all files; empty if the directory does not exist."""
         if not os.path.lexists(self._path()):
             return []
         with self._opened('') as directory:
@@ -173,10 +186,7 @@ class RootFiles:
         return sorted(each for each in found if not each.endswith('.new'))
 
     def read(self, name: str) -> str | None:
-        """Read a file; None if it does not exist.
-
-        :raises PrivilegeError: if it cannot be read
-        """
+        """Read a file; None if it does not exist."""
         check_name(name)
         if not os.path.lexists(self._path()):
             return None
@@ -189,10 +199,7 @@ class RootFiles:
                 return file.read()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file.
-
-        :raises PrivilegeError: if it cannot be written
-        """
+        """Write a file."""
         check_name(name)
         new = f'{name}.new'
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SAFE
@@ -208,10 +215,7 @@ class RootFiles:
             self._sync(directory)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it exists, and what a write() has left of it.
-
-        :raises PrivilegeError: if it cannot be deleted
-        """
+        """Delete a file, if it exists, and what a write() has left of it."""
         check_name(name)
         if not os.path.lexists(self._path()):
             return

@@ -21,10 +21,6 @@ def reread(
     """Read again the files that a configuration was read from.
 
     Environment variables do not count: the caller could have set them.
-
-    :param register: registers the options that are read
-    :raises InvalidRequest: if a file cannot be read, or a user other than root
-        could have written it
     """
     arguments = []
     for path in conf.config_file or ():

@@ -3,7 +3,7 @@
 """Functions that store data: emptied before anybody else sees the data.
 
 A note that survives a reboot says that a guest may have written to a function:
-see storage_notes. It is there from before a guest gets the function until the
+see write_note(). It is there from before a guest gets the function until the
 function was emptied. The record of this boot says the same, and also whether a
 function is known to be empty. If one of the two says that the function is not
 empty, it is not.
@@ -13,20 +13,34 @@ Callers hold the operation lock of the function.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from typing import Annotated
 
 from os_acc import exception
 from os_acc.availability import storage
 from os_acc.kernel import pci
 from os_acc.privileged import function_notes
+from os_acc.privileged import notes
 from os_acc.privileged import offers
-from os_acc.privileged import storage_notes
+from os_acc.privileged import store
 from os_acc.privileged import undo_log
 from os_acc.privileged.nvme import cleaning as nvme
 from os_acc.privileged.nvme import function as nvme_function
 from os_acc.spec import device_spec
 
 LOG = logging.getLogger(__name__)
+
+#: In place of the UUID of an instance, if it is unknown which one it was.
+UNKNOWN = 'unknown'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Disk(store.Said):
+    instance: Annotated[str, str]
+
+
+_notes = store.Store(notes.files, _Disk.of, damaged=_Disk(UNKNOWN))
 
 # What is being emptied in this process: the progress from 0 to 1 (None:
 # unknown) and what is done, by address.
@@ -36,7 +50,6 @@ _progress: dict[str, tuple[float | None, str]] = {}
 def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
     """Say that a function may hold the data of another instance.
 
-    :param instance_uuid: the instance that is to get it
     :returns: a clause with the remedy; None if it holds no such data
     """
     if not storage.is_storage(function):
@@ -45,7 +58,7 @@ def data_of_others(function: pci.Function, instance_uuid: str) -> str | None:
     if holder in (None, instance_uuid):
         return None
     who = f'instance {holder}'
-    if holder == storage_notes.UNKNOWN:
+    if holder == UNKNOWN:
         who = 'an unknown instance'
     return (
         f'it may still hold the data of {who}, because it was not erased '
@@ -83,10 +96,7 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
     function that stores no data.
 
     :param function: it is bound to VFIO
-    :param instance_uuid: the instance that gets it
     :raises DeviceBusy: if it may hold the data of another instance
-    :raises DeviceError, Timeout: if it cannot be emptied, or does not work
-    :raises PrivilegeError: if the note cannot be written
     """
     if not storage.is_storage(function):
         return
@@ -98,7 +108,7 @@ def hand_out(function: pci.Function, instance_uuid: str) -> None:
             function_notes.note_function(function, command_empties=True)
         else:
             nvme.check(function.address, function.is_vf)
-        storage_notes.write(function, instance_uuid)
+        write_note(function, instance_uuid)
     except BaseException:
         # Neither in this boot nor before has os-acc given it to a guest since
         # it was emptied, so it can be bound to its driver again.
@@ -166,14 +176,10 @@ def progress(address: str) -> tuple[float | None, str] | None:
 
 
 def mark_empty(function: pci.Function) -> None:
-    """Record that a function holds no data of a guest.
-
-    :raises PrivilegeError: if its note cannot be deleted, or the record
-        cannot be written
-    """
+    """Record that a function holds no data of a guest."""
     if storage.is_storage(function):
         # Until both are done, the function counts as not empty.
-        storage_notes.delete(function)
+        delete_note(function)
         undo_log.storage.write(
             function.address, undo_log.Storage(function.ids, empty=True)
         )
@@ -183,7 +189,7 @@ def is_empty(function: pci.Function) -> bool:
     """Whether a function is known to hold no data of a guest."""
     if not storage.is_storage(function):
         return True
-    known = _known(function)
+    known = undo_log.storage.of(function)
     return known is not None and known.empty and not was_handed_out(function)
 
 
@@ -193,10 +199,7 @@ def was_handed_out(function: pci.Function) -> bool:
 
 
 def check_empty(function: pci.Function) -> None:
-    """Check that a driver of the host may see what a function stores.
-
-    :raises CleaningFailed: if it may hold data of a guest
-    """
+    """Check that a driver of the host may see what a function stores."""
     if not is_empty(function):
         raise exception.CleaningFailed(
             device=f'PCI function {function.address}',
@@ -213,18 +216,51 @@ def _has_command(function: pci.Function) -> bool:
 def _holder(function: pci.Function) -> str | None:
     """The instance whose data a function may hold.
 
-    :returns: its UUID; storage_notes.UNKNOWN if it is unknown which one; None
+    :returns: its UUID; UNKNOWN if it is unknown which one; None
         if no guest has had it since it was last emptied
     """
-    noted = storage_notes.holder(function)
+    noted = noted_holder(function)
     if noted is not None:
         return noted
-    known = _known(function)
+    known = undo_log.storage.of(function)
     if known is None or known.empty:
         return None
-    return known.instance or storage_notes.UNKNOWN
+    return known.instance or UNKNOWN
 
 
-def _known(function: pci.Function) -> undo_log.Storage | None:
-    known = undo_log.storage.read(function.address)
-    return known if known is not None and known.ids == function.ids else None
+def note_name(function: pci.Function) -> str:
+    """The name of a function's note in notes.files.
+
+    It has vendor:product, so that the note of a drive that was pulled out
+    stays while another one is at its address.
+    """
+    return f'disk-{function.address}-{function.ids}'
+
+
+def noted_holder(function: pci.Function) -> str | None:
+    """The instance whose data a function may hold.
+
+    :returns: its UUID; UNKNOWN if there is a note that says nothing; None if
+        there is no note
+    """
+    found = _notes.read(note_name(function))
+    return None if found is None else found.instance
+
+
+def write_note(function: pci.Function, instance_uuid: str) -> None:
+    """Note that a function may hold the data of an instance.
+
+    Call it before a guest gets the function.
+
+    :raises PrivilegeError: if the note cannot be written. Without it, the
+        function could be given to another instance after a reboot before it
+        was emptied
+    """
+    _notes.keep(note_name(function), _Disk(instance_uuid))
+
+
+def delete_note(function: pci.Function) -> None:
+    """Delete the note of a function that was emptied, if there is one."""
+    # A file system that is read-only refuses to delete even what is not there.
+    if noted_holder(function) is not None:
+        _notes.delete(note_name(function))

@@ -114,10 +114,7 @@ class Store(Generic[_T]):
             return self.damaged
 
     def write(self, name: str, value: _T) -> None:
-        """Write a file, in one step, before the device is touched.
-
-        :raises PrivilegeError: if it cannot be written
-        """
+        """Write a file, in one step, before the device is touched."""
         self.files.write(name, self._text(value))
 
     def keep(self, name: str, value: _T) -> None:
@@ -129,8 +126,5 @@ class Store(Generic[_T]):
         return json.dumps(self.values(value), default=dataclasses.asdict)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if there is one.
-
-        :raises PrivilegeError: if it cannot be deleted
-        """
+        """Delete a file, if there is one."""
         self.files.delete(name)

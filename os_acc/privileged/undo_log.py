@@ -17,18 +17,14 @@ import dataclasses
 from typing import Any
 from typing import TypeVar
 
+from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.privileged import root_folder
 from os_acc.privileged import store
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
-    """What an undo needs to know about a device."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Vfs(Record):
+class Vfs:
     """The VFs that were made on a PF.
 
     :ivar number: how many
@@ -44,7 +40,7 @@ class Vfs(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Storage(Record):
+class Storage:
     """A PCI function that stores data.
 
     :ivar ids: vendor:product
@@ -59,7 +55,7 @@ class Storage(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class ContainerSpec(Record):
+class ContainerSpec:
     """The CDI spec of a VAN. See container_specs.
 
     :ivar directory: where its file is
@@ -80,7 +76,7 @@ class ContainerSpec(Record):
     containers: list[str] = dataclasses.field(default_factory=list)
 
 
-_T = TypeVar('_T', bound=Record)
+_T = TypeVar('_T')
 
 
 class Records(store.Store[_T]):
@@ -91,7 +87,7 @@ class Records(store.Store[_T]):
     count.
 
     :param directory: the name of their directory below root_folder.PATH
-    :param kind: the class of their contents
+    :param kind: a dataclass of what an undo needs to know about a device
     """
 
     def __init__(self, directory: str, kind: type[_T]) -> None:
@@ -112,6 +108,14 @@ class Records(store.Store[_T]):
             lambda value: {'boot_id': sysfs.boot_id(), 'before': value},
             label='record',
         )
+
+    def of(self, function: pci.Function) -> _T | None:
+        """The record of a function; None: there is another one by now.
+
+        The records have the field ids: vendor:product of the function.
+        """
+        found = self.read(function.address)
+        return found if getattr(found, 'ids', None) == function.ids else None
 
 
 vfs = Records('vfs', Vfs)

@@ -24,7 +24,7 @@ import os_acc
 from os_acc import objects
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged import root_folder
-from os_acc.privileged.idxd import records
+from os_acc.privileged.idxd import notes as records
 from os_acc.testing import kernel as kernel_module
 
 # Measuring coverage would slow down the many processes of this test.

@@ -45,7 +45,7 @@ NO_ENTRIES = (
     'os.system',
     'os_acc.kernel.sysfs.write',
     'os_acc.privileged.pci.functions.vfio_binding.bind',
-    'os_acc.privileged.pci.records.functions.delete',
+    'os_acc.privileged.pci.bindings.functions.delete',
 )
 
 

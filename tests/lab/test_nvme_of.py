@@ -26,8 +26,8 @@ from os_acc import objects
 from os_acc.privileged import command
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged.nvme_of import connections as nvme_of_connections
+from os_acc.privileged.nvme_of import connections as records
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
-from os_acc.privileged.nvme_of import records
 
 INSTANCE = '7b0a6bb0-1111-4222-8333-444455556666'
 NAMESPACES = ['7b0a6bb0-1111-4222-8333-44445555000' + n for n in '12']

@@ -20,8 +20,8 @@ from os_acc.desired import export
 from os_acc.journal import desired as rows
 from os_acc.kernel import mdev
 from os_acc.operations import preview
+from os_acc.privileged import cleaning
 from os_acc.privileged.mdev import devices as privileged
-from os_acc.privileged.mdev import records
 
 PARENT, KIND = 'mtty', 'mtty-1'
 
@@ -82,7 +82,7 @@ def test_made_and_removed(here):
     assert len(there()) == 1
     apply()
     assert here.snapshot() == before
-    assert records.mdevs.names() == []
+    assert privileged.mdevs.names() == []
     assert apply().steps == []
 
 
@@ -191,11 +191,27 @@ def test_after_a_reboot(here):
     assert there() == []
 
 
+def test_kept_while_its_van_is_released(here, monkeypatch):
+    """Root looks again with the lock of the parent held."""
+    guest = devices.instance()
+    (van,) = os_acc.plug(guest, [named(str(uuid.uuid4()))])
+    name, run = van.handle.uuid, cleaning.run_command
+
+    def clean(address):
+        assert privileged.keep(name, PARENT, KIND, 5.0) is True
+        return run(address)
+
+    monkeypatch.setattr(cleaning, 'run_command', clean)
+    os_acc.unplug(guest)
+    assert there() == [name]
+    assert privileged.mdevs.read(name).kept is True
+
+
 def test_others_have_made_one(here):
     """It is not taken over, and not removed."""
     apply(1)
     (name,) = there()
-    records.mdevs.delete(name)
+    privileged.mdevs.delete(name)
     os_acc._host.journal.save_desired(None)
     (step,) = apply(1).steps
     assert (step.result, there()) == ('in the way', [name])
@@ -212,15 +228,15 @@ def test_one_that_has_gone(here):
     here.write(str(here.sys / 'bus/mdev/devices' / name / 'remove'), '1')
     assert there() == []
     for check in (True, False):
-        assert records.mdevs.names() == [name]
+        assert privileged.mdevs.names() == [name]
         assert results(apply(check=check)) == ['unchanged']
-    assert records.mdevs.names() == []
+    assert privileged.mdevs.names() == []
 
 
 def test_the_kernel_refuses(here):
     here.fail('*/create', errno.EIO)
     assert results(apply(1)) == ['failed']
-    assert records.mdevs.names() == []
+    assert privileged.mdevs.names() == []
     assert results(apply(1)) == ['changed']
 
 
@@ -314,7 +330,7 @@ def test_a_crash_before_each_write(here, monkeypatch):
         act()
         assert set(results(act())) == {'unchanged'}, number
         assert [each.type for each in mdev.devices()] == ['mtty-2'], number
-        assert len(records.mdevs.names()) == 1, number
+        assert len(privileged.mdevs.names()) == 1, number
         number += 1
     assert number > 5
 

@@ -21,7 +21,7 @@ from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.privileged import notes
 from os_acc.privileged.devfile import partitions as privileged
-from os_acc.privileged.devfile import records
+from os_acc.privileged.devfile import partitions as records
 
 CARD, OTHER = '0000:c1:00.0', '0000:c6:00.0'
 

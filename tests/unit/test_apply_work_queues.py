@@ -21,7 +21,7 @@ from os_acc.doctor import entries
 from os_acc.journal import desired
 from os_acc.operations import preview
 from os_acc.privileged.idxd import devices as privileged
-from os_acc.privileged.idxd import records
+from os_acc.privileged.idxd import notes as records
 from os_acc.spec import device_spec
 
 DSA, OTHER = '0000:6a:01.0', '0000:6f:01.0'

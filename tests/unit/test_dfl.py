@@ -24,7 +24,6 @@ from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.privileged.fpga import dfl as privileged
 from os_acc.privileged.fpga import dfl_ports
-from os_acc.privileged.fpga import records
 from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.testing import kernel as kernel_module
 from os_acc.testing import mortal
@@ -437,7 +436,7 @@ def test_recovery_of_several_cards(kernel, failed, images):
         program(images.add(AES))
     kernel.handlers['bind'] = failed.bind
     kernel.add_function('0000:0a:00.0', '8086:bcce')
-    records.dfl_cards.write('0000:0a:00.0', records.DflCard([], True))
+    dfl_ports.cards.write('0000:0a:00.0', dfl_ports.DflCard([], True))
     kernel.fail('*/dfl-pci/bind', 5)
     with pytest.raises(exception.DeviceError, match='0a:00'):
         privileged.recover(5.0)

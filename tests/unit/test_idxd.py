@@ -24,8 +24,8 @@ from os_acc import testing
 from os_acc.kernel import pci
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged import root_folder
+from os_acc.privileged.idxd import notes as records
 from os_acc.privileged.idxd import queues as privileged
-from os_acc.privileged.idxd import records
 
 DSA, IAA = '0000:6a:01.0', '0000:6a:02.0'
 ENTRY = {'idxd': DSA, 'wq_size': 16}

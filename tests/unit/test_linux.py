@@ -28,10 +28,10 @@ from os_acc.kernel import pci
 from os_acc.kernel import sriov
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
+from os_acc.privileged import cleaning
 from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import operation_lock
-from os_acc.privileged.kernel import function_reset
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.kernel import vf_number
 from os_acc.privileged.kernel import vfio_binding
@@ -165,21 +165,21 @@ def test_reset(here, methods, others, mode, possible):
         here.add_function('0000:40:00.1')
     if mode == 'required' and not possible:
         with pytest.raises(exception.CleaningFailed, match='no reset'):
-            function_reset.reset(address, mode, False)
+            cleaning.reset(address, mode, False)
     else:
-        function_reset.reset(address, mode, False)
+        cleaning.reset(address, mode, False)
     assert here.resets == ([address] if possible else [])
 
 
 def test_a_reset_that_fails(here):
     here.fail('*/reset', errno.ENOTTY)
     with pytest.raises(exception.CleaningFailed, match='reset: '):
-        function_reset.reset(devices.DISK, 'auto', False)
+        cleaning.reset(devices.DISK, 'auto', False)
 
 
 def test_no_reset_of_what_vfio_resets(here):
-    function_reset.reset(devices.DISK, 'auto', True)
-    function_reset.reset(devices.DISK, 'none', False)
+    cleaning.reset(devices.DISK, 'auto', True)
+    cleaning.reset(devices.DISK, 'none', False)
     assert here.resets == []
 
 
@@ -466,15 +466,15 @@ def test_what_fails_in_time_fails_as_it_is():
 
 def test_one_operation_at_a_time(clean, tmp_path):
     with operation_lock.held(str(tmp_path), 1.0) as lock:
-        go_on = threading.Event()
-        act = operation_lock.kept_until(lock, lambda: go_on.wait(30))
-        thread = threading.Thread(target=act)
-        thread.start()
+        go_on, ended = threading.Event(), []
+        with pytest.raises(exception.Timeout, match='the act'):
+            operation_lock.at_most(
+                lock, lambda: ended.append(go_on.wait(30)), 0.05, 'the act'
+            )
     with pytest.raises(exception.Timeout, match='earlier operation'):
         with operation_lock.held(str(tmp_path), 0.05):
             pass
     go_on.set()
-    thread.join()
     with operation_lock.held(str(tmp_path), 1.0):
         pass
     with pytest.raises(exception.DeviceNotFound):

@@ -15,7 +15,7 @@ from os_acc import objects
 from os_acc.kernel import mdev as linux_mdev
 from os_acc.kernel import sysfs
 from os_acc.privileged import notes
-from os_acc.privileged.mdev import records
+from os_acc.privileged.mdev import devices as records
 
 
 @pytest.fixture

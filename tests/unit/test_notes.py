@@ -17,8 +17,8 @@ from os_acc import exception
 from os_acc.claims import holder
 from os_acc.journal import journal as journal_module
 from os_acc.kernel import pci
+from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
-from os_acc.privileged import holders
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.mdev import devices as privileged_mdev
@@ -357,7 +357,7 @@ def test_a_note_that_cannot_be_read(here, text):
         with pytest.raises(exception.DeviceBusy, match='cannot be read'):
             function_notes.note_function(function)
         assert note.read_text() == text
-        holders.adopt([[UUID, OTHER_UUID, devices.GPU]])
+        device_users.adopt([[UUID, OTHER_UUID, devices.GPU]])
         function_notes.note_function(function)
     assert function_notes.has(function)
 

@@ -27,10 +27,10 @@ from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.nvme_of import entry as nvme_of_entry
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
-from os_acc.privileged import storage_notes
-from os_acc.privileged.devfile import notes as file_notes
+from os_acc.privileged import storage
+from os_acc.privileged.devfile import device_files as file_notes
 from os_acc.privileged.idxd import notes as idxd_notes
-from os_acc.privileged.npu import notes as npu_notes
+from os_acc.privileged.npu import devices as npu_notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
@@ -201,8 +201,8 @@ NOTES = [
     Case(
         f'disk-{PF}-8086:4940',
         f'{{"instance": "{WHO.instance}"}}',
-        lambda: storage_notes.write(pci.get(PF), WHO.instance),
-        lambda: storage_notes.holder(pci.get(PF)),
+        lambda: storage.write_note(pci.get(PF), WHO.instance),
+        lambda: storage.noted_holder(pci.get(PF)),
         WHO.instance,
     ),
 ]
@@ -325,4 +325,4 @@ def test_whose_data_a_namespace_has_is_unknown(here, text):
 @pytest.mark.parametrize('text', ['{', '[]', '{}', '5', '"instance"'])
 def test_whose_data_a_disk_has_is_unknown(here, text):
     put(f'disk-{PF}-8086:4940', text)
-    assert storage_notes.holder(pci.get(PF)) == storage_notes.UNKNOWN
+    assert storage.noted_holder(pci.get(PF)) == storage.UNKNOWN

@@ -24,7 +24,6 @@ from os_acc.privileged import container_specs
 from os_acc.privileged import file_owners
 from os_acc.privileged import notes
 from os_acc.privileged.npu import devices as privileged
-from os_acc.privileged.npu import records
 from os_acc.spec import device_spec
 
 NPU, OTHER = '0000:00:0b.0', '0000:c5:00.1'
@@ -82,7 +81,7 @@ def noted():
     return [
         *notes.files.names(),
         *file_owners.changes.names(),
-        *records.resets.names(),
+        *privileged.resets.names(),
     ]
 
 
@@ -495,17 +494,30 @@ def test_the_kernel_refuses_the_reset(npu, kernel, name):
 
 def test_the_next_take_completes_a_reset(npu, kernel):
     """The process has died between unbind and bind."""
-    records.resets.write(NPU, records.Reset('8086:7d1d', 'intel_vpu'))
+    privileged.resets.write(NPU, privileged.Reset('8086:7d1d', 'intel_vpu'))
     kernel.write(f'{kernel.pci}/drivers/intel_vpu/unbind', NPU)
     with devices.acting(), pytest.raises(exception.DeviceBusy):
         privileged.take(NPU, [], 60.0)
     assert kernel.driver_of(NPU) == 'intel_vpu'
-    assert records.resets.names() == []
+    assert privileged.resets.names() == []
     plug()
 
 
+def test_a_process_has_opened_it_since_a_reset_was_interrupted(npu, kernel):
+    """The operator has brought it back, and the host uses it."""
+    privileged.resets.write(NPU, privileged.Reset('8086:7d1d', 'intel_vpu'))
+    npu.hold(NPU, 'jupyter')
+    files = [['/dev/accel/accel0', 'c', 261, 0]]
+    with (
+        devices.acting(),
+        pytest.raises(exception.DeviceBusy, match='jupyter'),
+    ):
+        privileged.take(NPU, files, 60.0)
+    assert rebinds(kernel) == []
+
+
 def test_a_record_of_another_device_is_dropped(npu, kernel):
-    records.resets.write(NPU, records.Reset('8086:0000', 'intel_vpu'))
+    privileged.resets.write(NPU, privileged.Reset('8086:0000', 'intel_vpu'))
     plug()
     assert rebinds(kernel) == []
 

@@ -28,9 +28,9 @@ from os_acc.kinds.nvme_of import use as availability
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.nvme_of import commands
+from os_acc.privileged.nvme_of import connections as records
 from os_acc.privileged.nvme_of import namespaces as privileged
 from os_acc.privileged.nvme_of import notes
-from os_acc.privileged.nvme_of import records
 from os_acc.spec import device_spec
 from os_acc.testing import mortal
 

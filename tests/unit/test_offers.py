@@ -17,6 +17,7 @@ from os_acc.kernel import pci
 from os_acc.privileged import cleaning
 from os_acc.privileged import offers
 from os_acc.privileged import storage
+from os_acc.privileged.fpga import root_copy
 from os_acc.spec import device_spec
 
 
@@ -206,3 +207,22 @@ class TestCleaningCommand:
         text = text.replace('"*"', '"*", "command_empties": true')
         (files / 'os-acc.conf').write_text(text)
         storage.check(pci.get(raid), instance)
+
+    def test_where_images_are(self, here, files, monkeypatch, tmp_path):
+        """Neither the environment nor an override names a directory."""
+        images = tmp_path / 'images'
+        images.mkdir()
+        image = images / 'aes'
+        image.write_bytes(b'aes')
+        group = 'os_acc_bitstreams'
+        monkeypatch.setenv(
+            'OS_OS_ACC_BITSTREAMS__ALLOWED_FOLDERS', str(images)
+        )
+        os_acc.CONF.set_override('allowed_folders', [str(images)], group)
+        with pytest.raises(exception.BitstreamError, match='allowed_folders'):
+            root_copy.opened(str(image)).__enter__()
+        path = files / 'os-acc.conf'
+        lines = f'[os_acc_bitstreams]\nallowed_folders = {images}\n'
+        path.write_text(path.read_text() + lines)
+        with root_copy.opened(str(image)) as (_, file):
+            assert file.read() == b'aes'

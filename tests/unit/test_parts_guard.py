@@ -17,9 +17,9 @@ from os_acc.kernel import pci
 from os_acc.privileged import container_specs
 from os_acc.privileged import function_notes
 from os_acc.privileged.mdev import devices as privileged_mdev
+from os_acc.privileged.pci import bindings
 from os_acc.privileged.pci import functions as privileged
 from os_acc.privileged.pci import storage_calls
-from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 
 CARD = '0000:6b:00.0'
@@ -131,8 +131,8 @@ def test_it_goes_along_with_nothing(kernel):
     kernel.add_function(SECOND, '8086:4942', 0x0B4000, group=7)
     devices.spec({'address': CARD, 'num_vfs': 2}, {'address': SECOND})
     os_acc.initialize()
-    assert unused.idle([CARD]) == []
-    assert [each.address for each in unused.idle([SECOND])] == [SECOND]
+    assert bindings.idle([CARD]) == []
+    assert [each.address for each in bindings.idle([SECOND])] == [SECOND]
 
 
 def test_a_note_is_of_a_vf(card):

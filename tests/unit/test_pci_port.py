@@ -20,7 +20,6 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.privileged.pci import network as privileged
-from os_acc.privileged.pci import records
 from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.testing import mortal
 
@@ -794,6 +793,6 @@ def test_a_trusted_vf_that_device_spec_no_longer_trusts(kept):
 def test_removed_vfs_leave_no_record(nics):
     privileged_vfs.create_vfs(PF, 2, 5.0)
     privileged.set_port(VFS[0], {'vlan': [5, 0]}, 1.0)
-    assert records.ports.read(VFS[0]) is not None
+    assert privileged.ports.read(VFS[0]) is not None
     assert privileged_vfs.remove_vfs(PF, 5.0) == []
-    assert records.ports.read(VFS[0]) is None
+    assert privileged.ports.read(VFS[0]) is None

@@ -21,9 +21,8 @@ from os_acc.privileged import operation_lock
 from os_acc.privileged import root_folder
 from os_acc.privileged.kernel import vf_number
 from os_acc.privileged.mdev import devices as privileged_mdev
-from os_acc.privileged.mdev import records as mdev_records
+from os_acc.privileged.pci import bindings
 from os_acc.privileged.pci import functions as privileged_pci
-from os_acc.privileged.pci import records as pci_records
 from os_acc.privileged.pci import vfs as privileged_vfs
 from os_acc.testing import mortal
 
@@ -187,7 +186,7 @@ def test_vans_of_an_earlier_version_are_an_error_with_a_remedy(here):
     """They have no record. Root changes nothing."""
     instance = devices.instance()
     os_acc.plug(instance, [devices.pci(CARD)])
-    pci_records.functions.delete(CARD)
+    bindings.functions.delete(CARD)
     with pytest.raises(exception.UnplugException, match='no record') as caught:
         os_acc.unplug(instance)
     assert here.driver_of(CARD) == 'vfio-pci'
@@ -267,7 +266,7 @@ def test_an_mdev_that_somebody_else_made_meanwhile_is_not_ours(
 def test_an_mdev_of_an_earlier_version(here):
     request, instance = devices.mdev(), devices.instance()
     os_acc.plug(instance, [request])
-    mdev_records.mdevs.delete(request.handle.uuid)
+    privileged_mdev.mdevs.delete(request.handle.uuid)
     with pytest.raises(exception.UnplugException, match='echo 1 > '):
         os_acc.unplug(instance)
     assert mdev.find(request.handle.uuid)
@@ -519,7 +518,7 @@ def test_a_link_in_the_place_of_a_lock(here, tmp_path):
 @pytest.mark.parametrize('name', ['../x', '', '.', '..', 'a/b', '.x'])
 def test_names_that_are_paths(here, name):
     with pytest.raises(exception.InvalidRequest):
-        pci_records.functions.read(name)
+        bindings.functions.read(name)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from os_acc.kernel import sysfs
 from os_acc.privileged import file_owners
 from os_acc.privileged import root_folder
 from os_acc.privileged import undo_log
-from os_acc.privileged.devfile import records as devfile_records
-from os_acc.privileged.fpga import records as fpga_records
-from os_acc.privileged.idxd import records as idxd_records
-from os_acc.privileged.mdev import records as mdev_records
-from os_acc.privileged.npu import records as npu_records
-from os_acc.privileged.nvme_of import records as nvme_of_records
-from os_acc.privileged.pci import records as pci_records
+from os_acc.privileged.devfile import partitions as devfile_records
+from os_acc.privileged.fpga import dfl_ports as fpga_records
+from os_acc.privileged.fpga import reenumeration
+from os_acc.privileged.idxd import notes as idxd_records
+from os_acc.privileged.mdev import devices as mdev_records
+from os_acc.privileged.npu import devices as npu_records
+from os_acc.privileged.nvme_of import connections as nvme_of_records
+from os_acc.privileged.pci import bindings
+from os_acc.privileged.pci import network
 
 PF = '0000:3b:00.0'
 UUID = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
@@ -68,15 +70,15 @@ RECORDS = [
         '"ours": [1, 1, 432]}',
     ),
     (
-        pci_records.functions,
-        pci_records.Function('8086:10d3', 'e1000e', None, 'vfio-pci'),
+        bindings.functions,
+        bindings.Function('8086:10d3', 'e1000e', None, 'vfio-pci'),
         'functions',
         '{"ids": "8086:10d3", "driver": "e1000e", "override": null, '
         '"vfio_driver": "vfio-pci"}',
     ),
     (
-        pci_records.ports,
-        pci_records.Port('8086:10d3', {'vlan': 5}, {'vlan': 0}),
+        network.ports,
+        network.Port('8086:10d3', {'vlan': 5}, {'vlan': 0}),
         'ports',
         '{"ids": "8086:10d3", "ours": {"vlan": 5}, "before": {"vlan": 0}}',
     ),
@@ -131,19 +133,19 @@ RECORDS = [
         f'"portals": [["::1", 1, "tcp"]], "namespaces": ["{WWN}"]}}',
     ),
     (
-        fpga_records.dfl_cards,
+        fpga_records.cards,
         fpga_records.DflCard([0], True),
         'dfl-cards',
         '{"released": [0], "unbound": true}',
     ),
     (
-        fpga_records.removals,
-        fpga_records.Removal(['0000:3b']),
+        reenumeration.removals,
+        reenumeration.Removal(['0000:3b']),
         'removals',
         '{"buses": ["0000:3b"]}',
     ),
     (
-        fpga_records.dfl_ports,
+        fpga_records.ports,
         fpga_records.DflPort(False),
         'dfl-ports',
         '{"failed": false}',

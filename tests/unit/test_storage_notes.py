@@ -23,7 +23,6 @@ from os_acc import exception
 from os_acc.kernel import pci
 from os_acc.privileged import notes as root_notes
 from os_acc.privileged import storage
-from os_acc.privileged import storage_notes
 from os_acc.privileged import undo_log
 from os_acc.privileged.pci import functions as privileged
 from os_acc.privileged.pci import storage_calls
@@ -186,7 +185,7 @@ def test_another_drive_at_the_address(here, drive):
     here.reboot()
     assert storage.was_handed_out(first)
     assert not storage.was_handed_out(second)
-    storage_notes.write(second, OTHER)
+    storage.write_note(second, OTHER)
     storage.mark_empty(second)
     assert storage.was_handed_out(first)
 
@@ -248,7 +247,7 @@ def test_a_note_that_cannot_be_read(here, drive):
     take()
     write(drive)
     with open(
-        root_notes.files.path(storage_notes.name(pci.get(DISK))), 'w'
+        root_notes.files.path(storage.note_name(pci.get(DISK))), 'w'
     ) as file:
         file.write('{')
     with pytest.raises(exception.DeviceBusy, match='an unknown instance'):
@@ -289,9 +288,9 @@ def crash_at(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
         return run
 
     if step == 'note':
-        patch.setattr(storage_notes, 'write', crashing(storage_notes.write))
+        patch.setattr(storage, 'write_note', crashing(storage.write_note))
     elif step == 'no note':
-        patch.setattr(storage_notes, 'delete', crashing(storage_notes.delete))
+        patch.setattr(storage, 'delete_note', crashing(storage.delete_note))
     else:
         patch.setattr(
             undo_log.storage,

@@ -27,9 +27,15 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.claims import holder
+from os_acc.containers import options as cdi_options
 from os_acc.kernel import pci
 from os_acc.kinds.pci.driver import taking
+from os_acc.privileged import container_specs
+from os_acc.privileged import function_notes
 from os_acc.privileged import notes as root_notes
+from os_acc.privileged.devfile import device_files
+from os_acc.privileged.idxd import devices as idxd_devices
+from os_acc.privileged.mdev import devices as mdev_devices
 from os_acc.privileged.pci import functions as privileged
 from os_acc.testing import mortal
 
@@ -699,3 +705,79 @@ def test_a_file_of_a_group(journals, first):
     journals.use('nova')
     assert os_acc.unplug(instance) == 1
     plug(wanted(entries[1]))
+
+
+@pytest.mark.parametrize(
+    ('prepare', 'wanted'),
+    [
+        pytest.param(None, lambda: devices.pci(devices.GPU), id='function'),
+        pytest.param(an_mdev, lambda: devices.mdev(name=MDEV), id='mdev'),
+        pytest.param(a_file, lambda: file('char-240-1'), id='file'),
+        pytest.param(
+            a_shared_file, lambda: file('char-240-1', '2'), id='share'
+        ),
+    ],
+)
+def test_no_container_gets_what_another_van_has(journals, prepare, wanted):
+    """A caller of root names a device that a guest has, which may be off."""
+    if prepare is not None:
+        prepare(journals)
+    instance, van = plug(wanted())
+    handle = van.handle.obj_to_primitive()
+    specs = journals.kernel.root / 'run/cdi'
+    os_acc.CONF.register_opts(cdi_options.OPTS, cdi_options.GROUP)
+    os_acc.CONF.set_override('spec_dir', str(specs), cdi_options.GROUP)
+    other = str(uuid.uuid4())
+    with pytest.raises(
+        exception.DeviceBusy, match=f'instance {instance.uuid}'
+    ):
+        container_specs.write(other, other, handle)
+    assert not specs.exists()
+    container_specs.write(van.uuid, instance.uuid, handle)
+    container_specs.withdraw(van.uuid, 0.0)
+    os_acc.unplug(instance)
+
+
+def stranger():
+    """A VAN of another journal."""
+    names = [str(uuid.uuid4()) for _ in range(3)]
+    return holder.acting_for(
+        holder.Holder(names[0], '/other/journal.db', names[1], names[2])
+    )
+
+
+def test_work_queues_are_not_kept_on_a_function_of_another(journals):
+    """After a reboot, idxd has the function until its guest starts."""
+    queues(journals)
+    with stranger():
+        function_notes.note_function(pci.get(DSA))
+    with stranger(), pytest.raises(exception.DeviceBusy, match='has it'):
+        idxd_devices.keep(DSA, 5.0)
+    with stranger(), pytest.raises(exception.DeviceBusy, match='has it'):
+        idxd_devices.let_go(DSA, 5.0)
+
+
+def test_mdevs_are_not_kept_on_a_function_of_another(journals):
+    parent, kernel = devices.GPU, journals.kernel
+    kernel.add_mdev_parent(
+        (kernel.pci / 'devices' / parent).resolve(), {'a': 2}, 2
+    )
+    devices.spec({'address': '*', 'mdev_types': ['a']})
+    with stranger():
+        function_notes.note_function(pci.get(parent))
+    with stranger(), pytest.raises(exception.DeviceBusy, match='has it'):
+        mdev_devices.keep(MDEV, parent, 'a', 5.0)
+
+
+def test_a_share_has_one_name(journals):
+    a_shared_file(journals)
+    files = [['/dev/acc1', 'c', 240, 1]]
+    with stranger():
+        device_files.take('char-240-1', '2', files, 5.0)
+    for share, error in (
+        ('2', exception.DeviceBusy),
+        ('02', exception.InvalidRequest),
+        ('002', exception.InvalidRequest),
+    ):
+        with stranger(), pytest.raises(error):
+            device_files.take('char-240-1', share, files, 5.0)

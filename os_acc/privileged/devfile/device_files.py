@@ -11,17 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import dataclasses
+import functools
 import re
 from typing import Any
 
 from os_acc import exception
+from os_acc.claims import reader
 from os_acc.deadlines import waiting
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
+from os_acc.kernel import mdev
 from os_acc.kernel import open_files
+from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
+from os_acc.kinds.fpga import ids as fpga_ids
 from os_acc.privileged import arguments
 from os_acc.privileged import cleaning
 from os_acc.privileged import context
@@ -31,11 +37,12 @@ from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged import root_folder
-from os_acc.privileged.devfile import notes as file_notes
+from os_acc.privileged import store
 from os_acc.refusals import refusals
 from os_acc.spec import device_spec
 
-_SHARE = re.compile('|[0-9]{1,9}')
+# One name for each share: two VANs must not get it as 1 and as 01.
+_SHARE = re.compile('|0|[1-9][0-9]{0,8}')
 _MOST_FILES = 256
 _LARGEST_NUMBER = 2**32 - 1
 
@@ -48,7 +55,7 @@ def users(files: Sequence[Sequence[Any]]) -> list[str]:
     :returns: a clause for each user, such as
         'process 4711 (python3) has /dev/dri/renderD128 open'
     """
-    return _users(_files(files))
+    return open_files.users_of(_files(files))
 
 
 @context.entry
@@ -71,7 +78,6 @@ def take(
 ) -> None:
     """Note that a VAN has an accelerator, and give its files to the owner.
 
-    :param name: of the accelerator
     :param share: of the VAN, if the files are shared; else ''
     :param files: the files that the caller has seen, see users()
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN
@@ -79,36 +85,36 @@ def take(
     :raises DeviceBusy: if a process has a file open, also if it opened the
         file before its owner was changed; or the files or their numbers are
         not what the caller has seen
-    :raises DeviceInUseByHost, DeviceError: see file_availability
-    :raises PrivilegeError: if the note or the record cannot be written
     """
     note = _note(name, share)
     seen = _files(files)
     seconds = arguments.seconds(seconds)
 
-    def act() -> None:
-        with operation_lock.named(f'file-{name}', seconds / 2):
-            found, spec = _found(name, note)
-            if spec is None:
-                _check_share(share, found.spec.shared)
-                _check_cleanable(found)
-            _check_same(found, seen)
-            notes.check_noted(notes.FILE, note)
-            _check_free(found, spec is not None)
-            notes.note(
-                notes.FILE,
-                note,
-                name,
-                device=found.path,
-                entry=file_groups.to_text(found.spec),
-                **file_notes.values(found),
-            )
-            for node in found.own:
-                file_owners.give(node, found.name, _owner(found))
-            if found.spec.shared is None:
-                _check_still_free(found, note, spec is not None)
+    def act(deadline: waiting.Deadline) -> None:
+        found, spec = _found(name, note)
+        if spec is None:
+            _check_share(share, found.spec.shared)
+            _check_cleanable(found)
+        _check_same(found, seen)
+        notes.check_noted(notes.FILE, note)
+        _check_free(found, spec is not None)
+        notes.note(
+            notes.FILE,
+            note,
+            name,
+            device=found.path,
+            entry=file_groups.to_text(found.spec),
+            **note_values(found),
+        )
+        owner = found.spec.owner, found.spec.group, found.spec.mode
+        for node in found.own:
+            file_owners.give(node, found.name, file_owners.Owner(*owner))
+        if found.spec.shared is None:
+            _check_still_free(found, note, spec is not None)
 
-    waiting.at_most(act, seconds, f'device file {name} to be assigned')
+    lock = functools.partial(operation_lock.named, f'file-{name}')
+    what = f'device file {name} to be assigned'
+    operation_lock.within(lock, seconds, what, act)
 
 
 @context.entry
@@ -130,10 +136,7 @@ def give_back(
 
     :param files: those that must be closed first, see users(); none if the
         files are shared
-    :param release_seconds: how long to wait until they are closed
     :returns: a clause for each file that is not restored
-    :raises DeviceBusy: if a process still has a file open
-    :raises CleaningFailed: if cleaning_command failed
     :raises DeviceInUseByHost: if the host uses it by now, so that it is not
         cleaned
     """
@@ -156,11 +159,8 @@ def give_back(
             notes.forget(notes.FILE, note, cleaned, name)
             return left
 
-        return waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'device file {name} to be returned',
-        )
+        what = f'device file {name} to be returned'
+        return operation_lock.at_most(lock, act, seconds, what)
 
 
 def _clean(name: str, share: str) -> notes.Cleaned:
@@ -172,7 +172,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
     """
     if share:
         return notes.Cleaned.SHARED
-    noted = notes.said(file_notes.Files, notes.FILE, _note(name, share), name)
+    noted = notes.said(Files, notes.FILE, _note(name, share), name)
     if noted is None:
         return notes.Cleaned.NEVER_GIVEN
     before = file_groups.from_text(noted.entry)
@@ -185,10 +185,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
 
 
 def held_by(name: str, share: str) -> file_groups.Accelerator:
-    """Find an accelerator that a VAN has. See take().
-
-    :raises DeviceNotFound: if no VAN has it, or it is not there
-    """
+    """Find an accelerator that a VAN has. See take()."""
     found, spec = _found(name, _note(name, share))
     if spec is None:
         raise exception.DeviceNotFound(
@@ -218,10 +215,7 @@ def _check_share(share: str, most: int | None) -> None:
 
 
 def _check_cleanable(found: file_groups.Accelerator) -> None:
-    """Check that it can be cleaned after its use, if that is wanted.
-
-    :raises DeviceError: if not
-    """
+    """Check that it can be cleaned after its use, if that is wanted."""
     refusal = file_availability.not_cleaned(found, cleaning.is_wanted())
     if refusal is not None:
         raise refusal.error()
@@ -259,7 +253,7 @@ def _found(
     :returns: also the entry by which a VAN already has it, if one has
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN has it
     """
-    noted = notes.said(file_notes.Files, notes.FILE, note, name)
+    noted = notes.said(Files, notes.FILE, note, name)
     before = None if noted is None else file_groups.from_text(noted.entry)
     found = file_groups.find(name, offers.specs(), before)
     if found is None:
@@ -283,7 +277,7 @@ def _check_free(found: file_groups.Accelerator, is_held: bool) -> None:
         found,
         as_root=True,
         held=is_held,
-        users=lambda: _users([each.file for each in found.own]),
+        users=lambda: open_files.users_of([each.file for each in found.own]),
     ):
         raise obstacle.error()
 
@@ -297,9 +291,8 @@ def _check_still_free(
     has, the files are given back.
 
     :param is_held: a VAN already has it, and its note stays
-    :raises DeviceBusy: if somebody has
     """
-    users = _users([each.file for each in found.own])
+    users = open_files.users_of([each.file for each in found.own])
     if not users:
         return
     left = file_owners.restore(found.name)
@@ -311,24 +304,70 @@ def _check_still_free(
     )
 
 
-def _users(files: Sequence[device_file.DeviceFile]) -> list[str]:
-    return open_files.users_of(files)
-
-
 def _wait_until_closed(
     name: str, files: Sequence[device_file.DeviceFile], seconds: float
 ) -> None:
-    """Wait until no process has the files open.
-
-    :raises DeviceBusy: if one still has
-    """
+    """Wait until no process has the files open."""
     device_users.until_closed(
         f'device file {files[0].path}' if files else f'device file {name}',
-        lambda: _users(files) if files else [],
+        lambda: open_files.users_of(files) if files else [],
         seconds,
     )
 
 
-def _owner(found: file_groups.Accelerator) -> file_owners.Owner:
-    spec = found.spec
-    return file_owners.Owner(spec.owner, spec.group, spec.mode)
+@dataclasses.dataclass(frozen=True)
+class Files(store.Said):
+    """The note of an accelerator.
+
+    :ivar entry: its entry of device_spec, see file_groups.to_text(); None: an
+        earlier version did not note that
+    """
+
+    entry: str | None = None
+
+
+def note_values(found: file_groups.Accelerator) -> dict[str, Any]:
+    """The devices of an accelerator, and the devices that contain them.
+
+    They are noted, because the kernel may have other names for them when the
+    next VAN wants one of them.
+    """
+    behind = reader.Reader(device_spec.Specs()).files(
+        found.name, device_file.texts(found.numbers)
+    )
+    made: dict[str, Any] = {
+        'parent': _parent(found),
+        'files': sorted(
+            {file_place.of(each).name for each in found.numbers}.union(
+                behind.places
+            )
+        ),
+        'within': sorted(
+            {
+                *behind.around,
+                *behind.functions,
+                *behind.mdevs,
+                *behind.namespaces,
+                *behind.in_namespaces,
+            }
+        ),
+        'namespaces': sorted(behind.namespaces),
+    }
+    if any(
+        fpga_ids.is_fpga(function, found.function_spec)
+        for function in map(pci.find, found.place.functions)
+        if function is not None
+    ):
+        made['fpga'] = True
+    return made
+
+
+def _parent(found: file_groups.Accelerator) -> str | None:
+    """The PF of a VF behind the files, or the parent of a mediated device."""
+    for each in map(pci.find, found.place.functions):
+        if each is not None:
+            return each.parent
+    for there in map(mdev.find, found.place.mdevs):
+        if there is not None:
+            return there.parent
+    return None

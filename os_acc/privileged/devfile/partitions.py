@@ -11,11 +11,11 @@ render node open; this module does.
 from __future__ import annotations
 
 from collections.abc import Callable
+import dataclasses
 import errno
 import logging
 
 from os_acc import exception
-from os_acc.deadlines import waiting
 from os_acc.kernel import amd_partitions
 from os_acc.kernel import device_file
 from os_acc.kernel import open_files
@@ -27,7 +27,24 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
 from os_acc.privileged import offers
-from os_acc.privileged.devfile import records
+from os_acc.privileged import undo_log
+
+
+@dataclasses.dataclass(frozen=True)
+class Partitions:
+    """The compute partitions of an AMD GPU, which were changed.
+
+    :ivar ids: vendor:product
+    :ivar before: its mode before
+    :ivar mode: the mode that was to be set
+    """
+
+    ids: str
+    before: str
+    mode: str
+
+
+partitions = undo_log.Records('partitions', Partitions)
 
 LOG = logging.getLogger(__name__)
 
@@ -36,14 +53,11 @@ LOG = logging.getLogger(__name__)
 def set_mode(card: str, mode: str, seconds: float) -> bool:
     """Set the mode of a card. let_go() restores the mode that it had.
 
-    :param card: its PCI address
-    :param mode: such as CPX
     :returns: False: it had this mode already
     :raises DeviceNotFound: if there is no such function, or device_spec offers
         no device file of it
     :raises DeviceBusy, DeviceInUseByHost: if somebody uses the card
     :raises DeviceError: if it cannot have this mode, or the kernel refuses
-    :raises Timeout: if that does not end in time
     """
     return _locked(card, seconds, lambda found: _set_mode(found, mode))
 
@@ -55,33 +69,27 @@ def let_go(card: str, seconds: float) -> bool:
     A mode that somebody else has set since stays.
 
     :returns: False: there was nothing to do
-    :raises: as set_mode()
     """
     return _locked(card, seconds, _let_go)
 
 
 @context.entry
 def restores(card: str) -> bool:
-    """Say whether let_go() would change the mode of a card.
-
-    :raises DeviceNotFound: if there is no such function
-    """
+    """Say whether let_go() would change the mode of a card."""
     function = arguments.there(card)
-    return _to_restore(function, _record(function)) is not None
+    return _to_restore(function, partitions.of(function)) is not None
 
 
 def _locked(
     card: str, seconds: float, act: Callable[[pci.Function], bool]
 ) -> bool:
     function = arguments.there(card)
-    deadline = waiting.Deadline(arguments.seconds(seconds))
-
-    def locked() -> bool:
-        with function_notes.locked(function, deadline.left(0.5)):
-            return act(function)
-
-    what = f'the compute partitions of PCI function {card} to be set'
-    return waiting.at_most(locked, deadline.left(), what)
+    return function_notes.change(
+        function,
+        arguments.seconds(seconds),
+        f'the compute partitions of PCI function {card} to be set',
+        lambda deadline: act(function),
+    )
 
 
 def _set_mode(function: pci.Function, mode: str) -> bool:
@@ -92,14 +100,14 @@ def _set_mode(function: pci.Function, mode: str) -> bool:
         raise obstacle.error()
     if (now := amd_partitions.mode(card)) in (None, mode):
         return False
-    known = _record(function)
+    known = partitions.of(function)
     before = now if known is None else known.before
-    _change(function, mode, records.Partitions(function.ids, before, mode))
+    _change(function, mode, Partitions(function.ids, before, mode))
     return True
 
 
 def _let_go(function: pci.Function) -> bool:
-    known = _record(function)
+    known = partitions.of(function)
     if known is None:
         return False
     now = amd_partitions.mode(function.address)
@@ -112,12 +120,12 @@ def _let_go(function: pci.Function) -> bool:
             function.address,
             now,
         )
-    records.partitions.delete(function.address)
+    partitions.delete(function.address)
     return before is not None
 
 
 def _to_restore(
-    function: pci.Function, known: records.Partitions | None
+    function: pci.Function, known: Partitions | None
 ) -> str | None:
     """The mode that let_go() would set; None: it would set none."""
     if known is None or known.before == known.mode:
@@ -127,32 +135,24 @@ def _to_restore(
     return known.before if is_ours and possible else None
 
 
-def _record(function: pci.Function) -> records.Partitions | None:
-    known = records.partitions.read(function.address)
-    return known if known is not None and known.ids == function.ids else None
-
-
-def _change(
-    function: pci.Function, mode: str, record: records.Partitions
-) -> None:
+def _change(function: pci.Function, mode: str, record: Partitions) -> None:
     """Write a mode to a card that nobody uses.
 
     :param record: what let_go() needs; it is stored first
-    :raises DeviceBusy: if somebody uses the card
     """
-    card, before = function.address, _record(function)
+    card, before = function.address, partitions.of(function)
     if users := device_users.open_by([function]):
         raise _busy(card, '; '.join(users))
-    records.partitions.write(card, record)
+    partitions.write(card, record)
     now = amd_partitions.mode(card)
     try:
         _write(card, mode)
     except exception.ExceptionBase:
         if amd_partitions.mode(card) == now:
             if before is None:
-                records.partitions.delete(card)
+                partitions.delete(card)
             else:
-                records.partitions.write(card, before)
+                partitions.write(card, before)
         raise
     LOG.info('PCI function %s: %s', card, mode)
 

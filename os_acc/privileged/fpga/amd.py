@@ -31,7 +31,6 @@ _EXTENSION = '.xclbin'
 def check(address: str, path: str) -> None:
     """Check that a user image can be loaded. This changes nothing.
 
-    :param path: the image
     :raises DeviceBusy: if somebody has a function of the card open, or an
         earlier command for it has not ended
     :raises BitstreamError: if the image is in none of the allowed directories,
@@ -53,9 +52,7 @@ def check(address: str, path: str) -> None:
 def program(address: str, path: str, digest: str, seconds: float) -> None:
     """Load a user image.
 
-    :param digest: the file's SHA-256
     :param seconds: for XRT's tool
-    :raises DeviceBusy, BitstreamError, DeviceError: as check()
     :raises DeviceError: if the tool fails or does not end in time
     """
     function = _function(address)

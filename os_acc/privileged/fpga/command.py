@@ -38,7 +38,6 @@ def check(address: str, region: str, path: str) -> None:
     """Check that programming can begin.
 
     :param region: of a dynamic device; else ''
-    :param path: the bitstream
     :raises DeviceBusy: if a guest has the device open, or an earlier command
         for it has not ended
     :raises BitstreamError: if the file is in none of the allowed directories
@@ -68,13 +67,11 @@ def program(
 ) -> bool:
     """Program a device, then check its function with the check command.
 
-    :param digest: the file's SHA-256
     :param function_id: the function that the device must have afterwards;
         None if it is unknown: the check is skipped
     :param seconds: for each of the two commands
     :returns: whether the command says that the host must be rebooted before
         the function can be used. Then the check is skipped too
-    :raises DeviceBusy, BitstreamError: as check()
     :raises DeviceError: if a command fails or does not end in time, or the
         device has another function
     """
@@ -105,10 +102,7 @@ def program(
 
 @context.entry
 def clear(address: str, region: str, seconds: float) -> None:
-    """Remove the function from a device.
-
-    :raises DeviceBusy, DeviceError: as program()
-    """
+    """Remove the function from a device."""
     function, spec = _device(address, region)
     seconds = arguments.seconds(seconds)
     root_copy.sweep()
@@ -160,11 +154,7 @@ def run(
     held: Sequence[int],
     output: command.Output | None = None,
 ) -> command.Output:
-    """Run a command of device_spec. See command.run().
-
-    :param values: what the placeholders stand for
-    :raises DeviceError: if it fails, or there is none
-    """
+    """Run a command of device_spec. See command.run()."""
     if not template:
         raise exception.DeviceError(
             device=address, reason='device_spec has no command to do this'

@@ -15,8 +15,6 @@ import os
 import re
 from typing import BinaryIO
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.bitstreams import gbs as bitstream_gbs
 from os_acc.bitstreams import options as bitstream_opts
@@ -26,10 +24,10 @@ from os_acc.kernel import pci
 from os_acc.privileged import arguments
 from os_acc.privileged import context
 from os_acc.privileged import function_notes
+from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
 from os_acc.privileged.fpga import dfl_ioctl
 from os_acc.privileged.fpga import dfl_ports
-from os_acc.privileged.fpga import records
 from os_acc.privileged.fpga import root_copy
 from os_acc.privileged.fpga import turn
 from os_acc.spec import device_spec
@@ -46,7 +44,6 @@ def check(address: str, region: str, path: str, seconds: float) -> None:
     this completes it.
 
     :param region: of a dynamic device, the number of a port; else ''
-    :param path: the image
     :param seconds: how long binding the PF again may take
     :raises DeviceBusy: if the device is open, or is being programmed
     :raises BitstreamError: if the image is in none of the allowed directories,
@@ -80,14 +77,10 @@ def program(
 ) -> None:
     """Program a port, then read its function where the kernel shows it.
 
-    :param digest: the image's SHA-256
     :param function_id: the function that the image must have; None: any
-    :param seconds: how long to wait
     :raises BitstreamError: as check(), also if the image has another function
         or checksum. Nothing was changed
-    :raises DeviceBusy: as check()
     :raises DeviceError: if the card refuses, or its port stays in reset
-    :raises Timeout: if it has not ended in time. It goes on
     """
     function = _device(address, region)
     seconds = arguments.seconds(seconds)
@@ -130,7 +123,6 @@ def heal(address: str, region: str, seconds: float) -> bool:
     :param region: the one whose programming failed; else ''
     :returns: whether it was done. It is not done if a process has the card
         open, or one of its VFs is used
-    :raises DeviceError, Timeout: if it failed
     """
     function = _device(address, region)
     seconds = arguments.seconds(seconds)
@@ -160,9 +152,9 @@ def recover(seconds: float) -> bool:
     """
     seconds = arguments.seconds(seconds)
     failure = None
-    for address in records.dfl_cards.names():
+    for address in dfl_ports.cards.names():
         try:
-            known = records.dfl_cards.read(address)
+            known = dfl_ports.cards.read(address)
             function = pci.find(address)
             if known is None or not known.unbound or function is None:
                 continue
@@ -181,10 +173,7 @@ def recover(seconds: float) -> bool:
 def _bind_if_stuck(
     function: pci.Function, region: str, deadline: waiting.Deadline
 ) -> None:
-    """Bind the PF again if the port is stuck after an earlier failure.
-
-    :raises DeviceError: if that is needed, and somebody uses the card
-    """
+    """Bind the PF again if the port is stuck after an earlier failure."""
     with (
         function_notes.locked(function, deadline.left(0.3)),
         turn.taken(function, ''),
@@ -249,7 +238,7 @@ def _check_result(
 
 def _content(file: BinaryIO, name: str, digest: str) -> bytearray:
     """Read an image into memory, so that nobody can change it any more."""
-    most = bitstream_opts.max_bytes(cfg.CONF)
+    most = bitstream_opts.max_bytes(offers.configuration())
     data = bytearray(file.read(most + 1))
     if len(data) > most:
         raise exception.BitstreamError(

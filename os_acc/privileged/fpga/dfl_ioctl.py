@@ -39,7 +39,6 @@ def program(card: dfl.Card, port: int, data: bytearray, offset: int) -> None:
     The call cannot be interrupted. The kernel waits up to 8 s for each of
     three answers of the card (PR_WAIT_TIMEOUT in dfl-fme-mgr.c).
 
-    :param data: an image
     :param offset: where the data for the card begin in it
     :raises DeviceError: if the card or the kernel refuses. The port may then
         contain anything, and stays in reset until the card's driver is bound
@@ -70,11 +69,7 @@ def program(card: dfl.Card, port: int, data: bytearray, offset: int) -> None:
 
 
 def release(card: dfl.Card, port: int) -> None:
-    """Take a port from the PF, so that a VF can get it.
-
-    :raises DeviceBusy: if a program of the host has the port open
-    :raises DeviceError: if the kernel refuses
-    """
+    """Take a port from the PF, so that a VF can get it."""
     try:
         _port_ioctl(card, _RELEASE, port)
     except OSError as err:
@@ -92,8 +87,6 @@ def assign(card: dfl.Card, port: int) -> None:
 
     Does nothing if the PF has the port already. The kernel does not check
     that there are no VFs: the caller must.
-
-    :raises DeviceError: if the kernel refuses
     """
     try:
         _port_ioctl(card, _ASSIGN, port)

@@ -34,9 +34,34 @@ from os_acc.privileged import device_users
 from os_acc.privileged import function_notes
 from os_acc.privileged import undo_log
 from os_acc.privileged.fpga import dfl_ioctl
-from os_acc.privileged.fpga import records
 from os_acc.privileged.fpga import turn
 from os_acc.privileged.kernel import vf_number
+
+
+@dataclasses.dataclass(frozen=True)
+class DflCard:
+    """A card whose ports or driver os-acc is changing. See dfl_ports.
+
+    :ivar released: the numbers of the ports that were to be released
+    :ivar unbound: whether it was to be unbound from its driver and bound again
+    """
+
+    released: list[int]
+    unbound: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class DflPort:
+    """A port of a card whose programming has begun and has not succeeded.
+
+    :ivar failed: True: it has failed; False: it may still be under way
+    """
+
+    failed: bool
+
+
+cards = undo_log.Records('dfl-cards', DflCard)
+ports = undo_log.Records('dfl-ports', DflPort)
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +69,7 @@ LOG = logging.getLogger(__name__)
 # to the file bind returns.
 _COME_BACK = 5.0
 
-_NOTHING = records.DflCard([], False)
+_NOTHING = DflCard([], False)
 
 
 def before_vfs(pf: pci.Function, number: int, seconds: float) -> None:
@@ -53,7 +78,6 @@ def before_vfs(pf: pci.Function, number: int, seconds: float) -> None:
     Does nothing if the PF is not a DFL card. The caller holds the operation
     lock of the PF, which has no VFs.
 
-    :param number: how many VFs are to be made
     :param seconds: how long binding the PF again may take
     :raises DeviceBusy: if a program of the host has a port open, or the card
         is being programmed
@@ -84,26 +108,21 @@ def _release(pf: pci.Function, number: int, seconds: float) -> None:
             reason=f'the ports {sorted(others)} are already released. Only '
             f'the first {number} may be, because num_vfs is {number}',
         )
-    ports = [each for each in wanted if each not in card.released]
+    more = [each for each in wanted if each not in card.released]
     known = _known(pf)
-    released = sorted({*known.released, *ports})
+    released = sorted({*known.released, *more})
     _write(pf, dataclasses.replace(known, released=released))
-    for port in ports:
+    for port in more:
         dfl_ioctl.release(card, port)
-    LOG.info('PF %s has released the ports %s', pf.address, ports)
+    LOG.info('PF %s has released the ports %s', pf.address, more)
 
 
 def after_vfs(pf: pci.Function, seconds: float) -> None:
     """Give the ports that before_vfs() released back to the PF.
 
     The caller holds the operation lock of the PF, and has removed the VFs.
-
-    :param seconds: how long binding the PF again may take
-    :raises DeviceBusy: if the PF has VFs, or is being programmed
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if the ports do not come back
     """
-    known = records.dfl_cards.read(pf.address)
+    known = cards.read(pf.address)
     if known is None:
         return
     with turn.taken(pf, ''):
@@ -118,7 +137,7 @@ def after_vfs(pf: pci.Function, seconds: float) -> None:
             for port in known.released:
                 dfl_ioctl.assign(card, port)
             _bind_if_needed(pf, seconds)
-    records.dfl_cards.delete(pf.address)
+    cards.delete(pf.address)
     LOG.info('PF %s has its ports %s again', pf.address, known.released)
 
 
@@ -144,7 +163,6 @@ def bind_with_vfs(pf: pci.Function, seconds: float) -> bool:
 
     :returns: False, and nothing was changed: the card is open, or a VF is
         used, belongs to a VAN, or was not made by os-acc
-    :raises DeviceError, Timeout: if it failed
     """
     deadline = waiting.Deadline(seconds)
     if pf.driver != dfl.DRIVER or device_users.open_by([pf]):
@@ -186,10 +204,10 @@ def is_stuck(card: dfl.Card, port: int) -> bool:
     there = card.port(port)
     if there is not None:
         if not there.in_reset:
-            records.dfl_ports.delete(_name(card, port))
+            ports.delete(_name(card, port))
         return there.in_reset
     # The kernel does not show a port that a VF has.
-    return records.dfl_ports.read(_name(card, port)) is not None
+    return ports.read(_name(card, port)) is not None
 
 
 def settle(card: dfl.Card) -> None:
@@ -200,7 +218,7 @@ def settle(card: dfl.Card) -> None:
     the turn of the chip.
     """
     for port in range(card.number_of_ports):
-        noted = records.dfl_ports.read(_name(card, port))
+        noted = ports.read(_name(card, port))
         if noted is None or noted.failed:
             continue
         manager = fpga_manager.the_manager(pci.get(card.address))
@@ -212,17 +230,17 @@ def settle(card: dfl.Card) -> None:
 
 def begin(card: dfl.Card, port: int) -> None:
     """Note that a port is about to be programmed."""
-    records.dfl_ports.write(_name(card, port), records.DflPort(False))
+    ports.write(_name(card, port), DflPort(False))
 
 
 def fail(card: dfl.Card, port: int) -> None:
     """Note that the programming of a port has failed."""
-    records.dfl_ports.write(_name(card, port), records.DflPort(True))
+    ports.write(_name(card, port), DflPort(True))
 
 
 def succeed(card: dfl.Card, port: int) -> None:
     """Note that the programming of a port has succeeded."""
-    records.dfl_ports.delete(_name(card, port))
+    ports.delete(_name(card, port))
 
 
 def is_unused(pf: pci.Function) -> bool:
@@ -236,9 +254,6 @@ def bind_again(pf: pci.Function, seconds: float) -> None:
     All its ports then belong to the PF and work. The caller holds the
     operation lock of the PF and the turn of the chip, and has checked that
     the PF is unused.
-
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if the ports do not come back
     """
     known = _known(pf)
     _write(pf, dataclasses.replace(known, unbound=True))
@@ -255,10 +270,8 @@ def complete_binding(pf: pci.Function, seconds: float) -> None:
     """Do the rest of bind_again(), if its process was killed.
 
     The caller holds what bind_again() needs.
-
-    :raises: as bind_again()
     """
-    known = records.dfl_cards.read(pf.address)
+    known = cards.read(pf.address)
     if known is None or not known.unbound:
         return
     if pf.driver is not None:
@@ -281,8 +294,8 @@ def complete_binding(pf: pci.Function, seconds: float) -> None:
         'pci',
     )
     for port in range(card.number_of_ports):
-        records.dfl_ports.delete(_name(card, port))
-    records.dfl_cards.delete(pf.address)
+        ports.delete(_name(card, port))
+    cards.delete(pf.address)
 
 
 def _driver_file(pf: pci.Function, name: str) -> None:
@@ -306,12 +319,12 @@ def _card(pf: pci.Function) -> dfl.Card:
     return card
 
 
-def _known(pf: pci.Function) -> records.DflCard:
-    return records.dfl_cards.read(pf.address) or _NOTHING
+def _known(pf: pci.Function) -> DflCard:
+    return cards.read(pf.address) or _NOTHING
 
 
-def _write(pf: pci.Function, value: records.DflCard) -> None:
-    records.dfl_cards.write(pf.address, value)
+def _write(pf: pci.Function, value: DflCard) -> None:
+    cards.write(pf.address, value)
 
 
 def _name(card: dfl.Card, port: int) -> str:

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Iterator
 import contextlib
-import fcntl
+import dataclasses
 import os
 
 from os_acc import exception
@@ -22,9 +21,22 @@ from os_acc.privileged import context
 from os_acc.privileged import device_users
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
-from os_acc.privileged import root_folder
-from os_acc.privileged.fpga import records
+from os_acc.privileged import undo_log
+from os_acc.privileged.fpga import turn
 from os_acc.privileged.kernel import vf_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Removal:
+    """A chip whose functions are being removed from the bus.
+
+    :ivar buses: the buses to scan, so that its functions are found again
+    """
+
+    buses: list[str]
+
+
+removals = undo_log.Records('removals', Removal)
 
 
 @context.entry
@@ -39,7 +51,6 @@ def reenumerate(address: str, seconds: float) -> None:
     :raises DeviceBusy: if a guest or a process has one of the functions open,
         or a command that programs the chip has not ended
     :raises DeviceInUseByHost: if the host uses one
-    :raises DeviceError, Timeout: if the kernel refuses, or does not end
     """
     function = arguments.offered(address)
     if function.is_vf:
@@ -58,7 +69,7 @@ def reenumerate(address: str, seconds: float) -> None:
                         pci.directory(each), deadline.left(0.5)
                     )
                 )
-                stack.enter_context(_no_command(each))
+                turn.lock(stack, each, each)
             _check_unused(address, chip)
             _remove_and_find(chip)
 
@@ -75,13 +86,14 @@ def recover() -> bool:
     :raises DeviceError: if the kernel refuses. The others are found
     """
     failure, done = None, True
-    for address in records.removals.names():
+    for address in removals.names():
         try:
-            with _no_command(address):
-                known = records.removals.read(address)
+            with contextlib.ExitStack() as stack:
+                turn.lock(stack, address, address)
+                known = removals.read(address)
                 if known is not None:
                     _scan(known.buses, address)
-                records.removals.delete(address)
+                removals.delete(address)
         except exception.DeviceBusy:
             done = False  # its process has not ended
         except exception.ExceptionBase as err:
@@ -93,7 +105,7 @@ def recover() -> bool:
 
 def _remove_and_find(chip: chips.Chip) -> None:
     buses = sorted({each.rpartition(':')[0] for each in chip.parents})
-    records.removals.write(chip.address, records.Removal(buses))
+    removals.write(chip.address, Removal(buses))
     try:
         for each in chip.parents:
             if sriov.count(each):
@@ -103,29 +115,12 @@ def _remove_and_find(chip: chips.Chip) -> None:
     finally:
         # Also if the kernel refuses to remove one of several functions.
         _scan(buses, chip.address)
-    records.removals.delete(chip.address)
+    removals.delete(chip.address)
 
 
 def _scan(buses: Iterable[str], address: str) -> None:
     for bus in buses:
         _write(f'{sysfs.SYS}/class/pci_bus/{bus}/rescan', address)
-
-
-@contextlib.contextmanager
-def _no_command(address: str) -> Iterator[None]:
-    """Check that no command is programming a device; let none begin."""
-    fd = root_folder.open_file('programming', address)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            raise exception.DeviceBusy(
-                device=address,
-                reason='an earlier command for it has not ended',
-            ) from err
-        yield
-    finally:
-        os.close(fd)
 
 
 def _check_unused(address: str, chip: chips.Chip) -> None:

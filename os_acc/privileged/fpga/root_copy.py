@@ -20,12 +20,11 @@ import stat
 from typing import BinaryIO
 from typing import NamedTuple
 
-from oslo_config import cfg
-
 from os_acc import exception
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options as bitstream_opts
 from os_acc.privileged import arguments
+from os_acc.privileged import offers
 from os_acc.privileged import root_folder
 
 #: Only root can write in it. Root creates it. It is not an option, because a
@@ -54,11 +53,10 @@ def opened(path: str) -> Iterator[tuple[str, BinaryIO]]:
 
     :returns: its real path, and the open file
     :raises BitstreamError: if it is in none of them, or cannot be opened
-    :raises InvalidRequest: if the path is not a text
     """
     if not isinstance(path, str):
         arguments.refuse('path', path, 'the path of a bitstream')
-    conf = cfg.CONF
+    conf = offers.configuration()
     directories = list(conf[bitstream_opts.GROUP].allowed_folders)
     cache = bitstream_opts.cache_path(conf).rstrip('/')
     # The unprivileged user could replace the directory by a link to any other.
@@ -75,10 +73,6 @@ def made(file: BinaryIO, name: str, digest: str) -> Iterator[Copy]:
     """Make a copy that only root can read; remove it afterwards.
 
     :param name: the copy's name. Some tools look at its extension
-    :param digest: the image's SHA-256
-    :raises BitstreamError: if the image has another checksum or is too large,
-        or the disk is full
-    :raises PrivilegeError: if users other than root can write to the directory
     """
     sweep()
     with contextlib.ExitStack() as stack:
@@ -95,7 +89,6 @@ def sweep() -> bool:
     """Remove the copies that nobody uses.
 
     :returns: whether none is left
-    :raises PrivilegeError: as made()
     """
     if not os.path.lexists(DIRECTORY):
         return True
@@ -124,10 +117,7 @@ def _sweep_one(top: int, name: str) -> bool:
 
 
 def _new_directory(top: int) -> tuple[str, int]:
-    """Make a locked directory.
-
-    :returns: its name, and its file descriptor
-    """
+    """Make a locked directory."""
     name = secrets.token_hex(16)
     # Under the lock of sweep(): it must not remove a directory that is new.
     with _locked(top):
@@ -138,7 +128,7 @@ def _new_directory(top: int) -> tuple[str, int]:
 
 
 def _copy(file: BinaryIO, name: str, digest: str, directory: int) -> None:
-    most = bitstream_opts.max_bytes(cfg.CONF)
+    most = bitstream_opts.max_bytes(offers.configuration())
     try:
         fd = os.open(
             name,

@@ -7,11 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import fcntl
-import os
 import re
-import time
-
-from oslo_config import cfg
 
 from os_acc import exception
 from os_acc.kernel import chip
@@ -36,9 +32,7 @@ def device(
 ) -> tuple[pci.Function, device_spec.Spec]:
     """Find a device that may be programmed in one of the ways.
 
-    :param region: of a dynamic device; else ''
     :param programmer: one of device_spec.PROGRAMMERS
-    :returns: the function, and its entry of device_spec
     :raises InvalidRequest: if device_spec does not say that the device is
         programmed in this way, or there is no such region
     :raises DeviceNotFound: if device_spec does not offer it
@@ -82,46 +76,42 @@ def taken(function: pci.Function, region: str) -> Iterator[list[int]]:
     Two regions can be programmed at the same time, but not a region and the
     whole chip. This is not the lock of operation_lock: programming can
     take long, and other operations on the device need not wait for it.
-
-    :returns: the locked files
-    :raises DeviceBusy: if an earlier command for the chip has not ended
     """
     vf = _vf_of(function, region)
     whole = chip.of(function).address
-    deadline = time.monotonic() + cfg.CONF.os_acc.device_timeout
+    how = fcntl.LOCK_SH if vf else fcntl.LOCK_EX
+    seconds = offers.configuration().os_acc.device_timeout
     with contextlib.ExitStack() as stack:
-        fds = []
-        for name, how in (
-            (whole, fcntl.LOCK_SH if vf else fcntl.LOCK_EX),
-            (vf.address if vf else None, fcntl.LOCK_EX),
-        ):
-            if name is not None:
-                fd = root_folder.open_file('programming', name)
-                stack.callback(os.close, fd)
-                _lock(fd, how, deadline, function.address)
-                fds.append(fd)
+        fds = [lock(stack, whole, function.address, seconds, how)]
+        if vf is not None:
+            fds.append(lock(stack, vf.address, function.address, seconds))
         yield fds
 
 
-def _lock(fd: int, how: int, deadline: float, address: str) -> None:
-    while True:
-        try:
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as err:
-            if time.monotonic() >= deadline:
-                raise exception.DeviceBusy(
-                    device=address,
-                    reason='an earlier command for it has not ended',
-                ) from err
-            time.sleep(0.05)
+def lock(
+    stack: contextlib.ExitStack,
+    name: str,
+    device: str,
+    seconds: float = 0.0,
+    how: int = fcntl.LOCK_EX,
+) -> int:
+    """Keep other commands from a chip or a region until the stack ends.
+
+    :raises DeviceBusy: if an earlier command for it has not ended
+    """
+    try:
+        return stack.enter_context(
+            root_folder.locked('programming', name, seconds, how)
+        )
+    except exception.Timeout as err:
+        raise exception.DeviceBusy(
+            device=device,
+            reason='an earlier command for it has not ended',
+        ) from err
 
 
 def check_unused(function: pci.Function, region: str) -> None:
-    """Check again, under the lock, that nobody has the device open.
-
-    :raises DeviceBusy: if a guest or another process has it open
-    """
+    """Check again, under the lock, that nobody has the device open."""
     vf = _vf_of(function, region)
     parts = (
         [vf]

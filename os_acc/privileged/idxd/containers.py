@@ -7,7 +7,6 @@ from __future__ import annotations
 from os_acc import exception
 from os_acc.containers import handle as handles
 from os_acc.kernel import device_files as paths
-from os_acc.kernel import idxd
 from os_acc.kinds.idxd import names as idxd_names
 from os_acc.privileged import arguments
 from os_acc.privileged import notes
@@ -22,14 +21,12 @@ def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     :returns: the entry of device_spec for it; None: none names it any more
     :raises DeviceNotFound: if it does not, or the file is a different one now
     """
-    address, number = idxd_names.parse(handle.name)
+    address, _ = idxd_names.parse(handle.name)
     function = arguments.there(address)
-    device = idxd.find(address)
-    queue = None if device is None else device.queue(number)
+    queue, file = idxd_notes.find(handle.name)
     noted = notes.said(idxd_notes.Queue, notes.IDXD, handle.name, van)
     if (
-        device is None
-        or queue is None
+        queue is None
         or noted is None
         or noted.ids != function.ids
         or not idxd_notes.has(queue, van)
@@ -38,7 +35,6 @@ def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
             wanted=f'work queue {handle.name}',
             reason=f'VAN {van} does not have it',
         )
-    file = device.file(queue)
     saved = [(x.path, x.type, x.major, x.minor) for x in handle.files]
     if file is None or saved != [(paths.shown(file.path), *file.number)]:
         raise exception.DeviceNotFound(

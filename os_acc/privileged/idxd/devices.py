@@ -19,10 +19,9 @@ from os_acc.kernel import pci
 from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.privileged import arguments
 from os_acc.privileged import context
+from os_acc.privileged import function_notes
 from os_acc.privileged import offers
-from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import notes as idxd_notes
-from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
 
 LOG = logging.getLogger(__name__)
@@ -34,25 +33,20 @@ def keep(address: str, seconds: float) -> bool:
 
     If that fails, the device is as it was before.
 
-    :param address: of the PCI function
     :returns: False: it was kept like that before
     :raises DeviceNotFound: if device_spec does not offer its work queues
     :raises DeviceInUseByHost: if somebody else has configured it
-    :raises DeviceBusy: if it is set up in another way, and VANs have or had
-        work queues of it
+    :raises DeviceBusy: if another VAN has the function, or it is set up in
+        another way, and VANs have or had work queues of it
     :raises DeviceError, DeviceUnhealthy: if it cannot be set up
-    :raises Timeout: if that does not end in time
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> bool:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            return _keep(pci.get(address), deadline)
-
-    return waiting.at_most(
-        act, seconds, f'the work queues of PCI function {address} to be set up'
+    return function_notes.change(
+        function,
+        seconds,
+        f'the work queues of PCI function {address} to be set up',
+        lambda deadline: _keep(pci.get(address), deadline),
     )
 
 
@@ -90,11 +84,7 @@ def _keep(function: pci.Function, deadline: waiting.Deadline) -> bool:
 
 
 def _wanted(function: pci.Function, set_up: bool) -> idxd_availability.Layout:
-    """How device_spec says that a device is set up.
-
-    :param set_up: whether os-acc has set it up
-    :raises: as keep()
-    """
+    """How device_spec says that a device is set up."""
     spec = offers.specs().find(function)
     settings = None if spec is None else spec.queues
     for obstacle in idxd_availability.obstacles(
@@ -118,34 +108,26 @@ def let_go(address: str, seconds: float) -> bool:
     """End what keep() has begun: the device is disabled with its last VAN.
 
     :returns: False: there was nothing to do
-    :raises DeviceNotFound: if there is no such function
-    :raises DeviceError, Timeout: if it cannot be disabled
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> bool:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            before = records.idxd_devices.read(address)
-            # Also after an earlier call that was interrupted.
-            _mark(function, False)
-            stop(function, deadline)
-            return records.idxd_devices.read(address) != before
+    def act(deadline: waiting.Deadline) -> bool:
+        before = idxd_notes.idxd_devices.read(address)
+        # Also after an earlier call that was interrupted.
+        _mark(function, False)
+        stop(function, deadline)
+        return idxd_notes.idxd_devices.read(address) != before
 
-    return waiting.at_most(
-        act, seconds, f'the work queues of PCI function {address} to be undone'
-    )
+    what = f'the work queues of PCI function {address} to be undone'
+    return function_notes.change(function, seconds, what, act)
 
 
 @context.entry
 def lets_go(address: str) -> bool:
-    """Say whether let_go() would do something.
-
-    :raises DeviceNotFound: if there is no such function
-    """
+    """Say whether let_go() would do something."""
     function = arguments.there(address)
-    known = records.idxd_devices.read(address)
+    known = idxd_notes.idxd_devices.read(address)
     if known is None:
         return False
     return known.kept or not (
@@ -154,15 +136,15 @@ def lets_go(address: str) -> bool:
 
 
 def _is_kept(function: pci.Function) -> bool:
-    known = records.idxd_devices.read(function.address)
-    return known is not None and known.ids == function.ids and known.kept
+    known = idxd_notes.idxd_devices.of(function)
+    return known is not None and known.kept
 
 
 def _mark(function: pci.Function, kept: bool) -> None:
     """Record whether a device that is set up stays so without a VAN."""
-    known = records.idxd_devices.read(function.address)
+    known = idxd_notes.idxd_devices.read(function.address)
     if known is not None and known.kept != kept:
-        records.idxd_devices.write(
+        idxd_notes.idxd_devices.write(
             function.address, dataclasses.replace(known, kept=kept)
         )
 
@@ -173,13 +155,10 @@ def start(
     deadline: waiting.Deadline,
     kept: bool = False,
 ) -> None:
-    """Set up a device and enable it. The operation lock is held.
-
-    :param kept: whether it stays enabled without a VAN
-    """
-    records.idxd_devices.write(
+    """Set up a device and enable it. The operation lock is held."""
+    idxd_notes.idxd_devices.write(
         function.address,
-        records.IdxdDevice(
+        idxd_notes.IdxdDevice(
             function.ids,
             layout.mode,
             layout.size,
@@ -219,4 +198,4 @@ def stop(function: pci.Function, deadline: waiting.Deadline) -> None:
     else:
         idxd_setup.stop(device, deadline.left())
         LOG.info('%s (%s) disabled', device.name, function.address)
-    records.idxd_devices.delete(function.address)
+    idxd_notes.idxd_devices.delete(function.address)

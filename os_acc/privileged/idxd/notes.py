@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Annotated
+from typing import Any
 
 from os_acc import exception
 from os_acc.kernel import device_file
@@ -26,10 +27,63 @@ from os_acc.kinds.idxd import rules as idxd_availability
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import store
-from os_acc.privileged.idxd import records
+from os_acc.privileged import undo_log
 from os_acc.privileged.idxd import setup as idxd_setup
 from os_acc.refusals import reasons
 from os_acc.refusals import refusals
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdDevice:
+    """A device of Intel DSA or IAA that was set up and enabled.
+
+    :ivar ids: vendor:product
+    :ivar mode: of each work queue, as size
+    :ivar queues: the group of each work queue, by its number in digits
+    :ivar engines: the group of each engine, by its number in digits
+    :ivar kept: whether it stays enabled without a VAN, for os-acc apply
+    """
+
+    ids: str
+    mode: str
+    size: int
+    queues: dict[str, int]
+    engines: dict[str, int]
+    kept: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdQueue:
+    """A work queue of Intel DSA or IAA that was configured and enabled.
+
+    :ivar ids: vendor:product
+    :ivar van: the UUID of the VAN that has it
+    :ivar before: what its files contained before, by their names
+    """
+
+    ids: str
+    van: str
+    before: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdxdFiles:
+    """The device files that a work queue has had for a VAN in this boot.
+
+    The kernel forgets who has a work queue open when it is disabled, and gives
+    it another number when it is enabled again.
+
+    :ivar files: path, major number, minor number and place of each; the place
+        is what open_files.place_of() returns
+    """
+
+    van: str
+    files: list[list[Any]]
+
+
+idxd_devices = undo_log.Records('idxd-devices', IdxdDevice)
+idxd_queues = undo_log.Records('idxd-queues', IdxdQueue)
+idxd_files = undo_log.Records('idxd-files', IdxdFiles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +116,6 @@ def check_note(function: pci.Function, name: str, van: str) -> None:
 
     The record does not survive a reboot, the notes do. A note of another
     device that had the address does not count.
-
-    :raises DeviceBusy: if another VAN has it
     """
     noted = notes.said(Queue, notes.IDXD, name)
     if noted is not None and noted.what != van and noted.ids == function.ids:
@@ -91,21 +143,16 @@ def note(
     )
 
 
-def mine(
-    function: pci.Function, name: str, van: str
-) -> records.IdxdQueue | None:
-    """The record of a work queue that a VAN has in this boot.
-
-    :raises DeviceBusy: if another VAN has it
-    """
-    known = records.idxd_queues.read(name)
+def mine(function: pci.Function, name: str, van: str) -> IdxdQueue | None:
+    """The record of a work queue that a VAN has in this boot."""
+    known = idxd_queues.read(name)
     if known is None or known.ids != function.ids:
         return None
     if known.van != van:
         raise exception.DeviceBusy(
             device=f'work queue {name}', reason=f'VAN {known.van} has it'
         )
-    queue = _find_queue(name)
+    queue, _ = find(name)
     if queue is None or not is_of(queue, van):
         # Somebody else has disabled it and configured it since.
         return None
@@ -119,10 +166,16 @@ def is_of(queue: idxd.Queue, van: str) -> bool:
     return queue.label in ('', idxd_names.label_of(van))
 
 
-def _find_queue(name: str) -> idxd.Queue | None:
+def find(
+    name: str,
+) -> tuple[idxd.Queue | None, device_file.DeviceFile | None]:
+    """Find a work queue and its device file by its name."""
     address, number = idxd_names.parse(name)
     device = idxd.find(address)
-    return None if device is None else device.queue(number)
+    queue = None if device is None else device.queue(number)
+    if device is None or queue is None:
+        return None, None
+    return queue, device.file(queue)
 
 
 def has(queue: idxd.Queue, van: str) -> bool:
@@ -151,7 +204,7 @@ def layout_of(function: pci.Function) -> idxd_availability.Layout | None:
     If an earlier call was interrupted before it had enabled the device, this
     undoes what that call has set.
     """
-    known = records.idxd_devices.read(function.address)
+    known = idxd_devices.read(function.address)
     if known is None:
         return None
     layout = _of_record(known)
@@ -167,7 +220,7 @@ def layout_of(function: pci.Function) -> idxd_availability.Layout | None:
         ):
             return layout
     # Otherwise it left the bus, or somebody else has set it up again since.
-    records.idxd_devices.delete(function.address)
+    idxd_devices.delete(function.address)
     return None
 
 
@@ -179,15 +232,15 @@ def _reset_queues(
     """Undo what is set on work queues of a device that is disabled."""
     for queue in device.queues:
         name = idxd_names.name_of(function.address, queue.number)
-        known = records.idxd_queues.read(name)
+        known = idxd_queues.read(name)
         if known is not None and known.ids == function.ids:
             if not queue.is_enabled and is_of(queue, known.van):
                 mode = layout.mode
                 idxd_setup.reset(device, queue, known.before, mode)
-            records.idxd_queues.delete(name)
+            idxd_queues.delete(name)
 
 
-def _of_record(known: records.IdxdDevice) -> idxd_availability.Layout:
+def _of_record(known: IdxdDevice) -> idxd_availability.Layout:
     return idxd_availability.Layout(
         known.mode,
         known.size,
@@ -198,11 +251,11 @@ def _of_record(known: records.IdxdDevice) -> idxd_availability.Layout:
 
 def in_use(function: pci.Function) -> bool:
     """Whether a VAN has a work queue of a device in this boot."""
-    for name in records.idxd_queues.names():
+    for name in idxd_queues.names():
         found = idxd_names.split(name)
         if found is None or found[0] != function.address:
             continue
-        known = records.idxd_queues.read(name)
+        known = idxd_queues.read(name)
         if known is not None and known.ids == function.ids:
             return True
     return False
@@ -225,14 +278,14 @@ def vans(function: pci.Function) -> dict[str, str]:
 
 def note_file(name: str, van: str, file: device_file.DeviceFile) -> None:
     """Record a device file of a work queue that was enabled for a VAN."""
-    known = records.idxd_files.read(name)
+    known = idxd_files.read(name)
     files = [] if known is None or known.van != van else known.files
     number = file.number
     place = open_files.place_of(file.path)
     wanted = [file.path, number.major, number.minor, place]
     if wanted not in files:
-        made = records.IdxdFiles(van, [*files, wanted])
-        records.idxd_files.write(name, made)
+        made = IdxdFiles(van, [*files, wanted])
+        idxd_files.write(name, made)
 
 
 def users(name: str, van: str) -> list[str]:
@@ -241,13 +294,8 @@ def users(name: str, van: str) -> list[str]:
     A program that had it open when it was disabled keeps the file and its
     mapping. With that, it can submit work to the queue of the next VAN: the
     portal of the queue is the same.
-
-    :returns: a clause for each
     """
-    address, number = idxd_names.parse(name)
-    device = idxd.find(address)
-    queue = None if device is None else device.queue(number)
-    now = None if device is None or queue is None else device.file(queue)
+    queue, now = find(name)
     files, places = _files_of(name, van)
     is_mine = queue is not None and has(queue, van)
     if now is not None:
@@ -270,7 +318,7 @@ def _files_of(
     :returns: also the number of each by what /proc/PID/maps shows: its place
         in the host's /dev, or its path, if a container has one of its own
     """
-    known = records.idxd_files.read(name)
+    known = idxd_files.read(name)
     files: set[device_file.DeviceFile] = set()
     places: dict[str, device_file.Number] = {}
     for path, major, minor, place in (
@@ -284,10 +332,10 @@ def _files_of(
 
 def forget(name: str, van: str, cleaned: notes.Cleaned) -> None:
     """Delete records and note of a VAN's work queue."""
-    given = records.idxd_files.read(name)
+    given = idxd_files.read(name)
     if given is not None and given.van == van:
-        records.idxd_files.delete(name)
-    known = records.idxd_queues.read(name)
+        idxd_files.delete(name)
+    known = idxd_queues.read(name)
     if known is not None and known.van == van:
-        records.idxd_queues.delete(name)
+        idxd_queues.delete(name)
     notes.forget(notes.IDXD, name, cleaned, van)

@@ -9,6 +9,7 @@ device, and on each work queue.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from os_acc import exception
@@ -27,7 +28,6 @@ from os_acc.privileged import notes
 from os_acc.privileged import operation_lock
 from os_acc.privileged.idxd import devices
 from os_acc.privileged.idxd import notes as idxd_notes
-from os_acc.privileged.idxd import records
 from os_acc.privileged.idxd import setup as idxd_setup
 
 LOG = logging.getLogger(__name__)
@@ -43,27 +43,23 @@ def enable(
 
     It succeeds if the VAN has the work queue already.
 
-    :param address: of the PCI function
-    :param number: of the work queue
     :returns: the path, the major and the minor number of its device file
     :raises DeviceNotFound: if device_spec does not offer it
     :raises DeviceInUseByHost: if somebody else has configured it
     :raises DeviceBusy: if another VAN has it
     :raises DeviceError, DeviceUnhealthy: if it cannot be enabled
-    :raises Timeout: if that does not end in time
     """
     function = arguments.there(address)
     arguments.whole(number, 'number', _HIGHEST_NUMBER)
     arguments.uuid(van_uuid)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> list[str | int]:
-        with operation_lock.held(function.path, deadline.left(0.5)):
-            return _enable(pci.get(address), number, van_uuid, deadline)
-
     name = idxd_names.name_of(address, number)
-    return waiting.at_most(act, seconds, f'work queue {name} to be enabled')
+    return operation_lock.within(
+        functools.partial(operation_lock.held, function.path),
+        seconds,
+        f'work queue {name} to be enabled',
+        lambda deadline: _enable(pci.get(address), number, van_uuid, deadline),
+    )
 
 
 def _enable(
@@ -104,8 +100,8 @@ def _enable(
         _check_closed(name, van)
         if mine is None:
             before = idxd_setup.before(queue)
-            mine = records.IdxdQueue(function.ids, van, before)
-            records.idxd_queues.write(name, mine)
+            mine = idxd_notes.IdxdQueue(function.ids, van, before)
+            idxd_notes.idxd_queues.write(name, mine)
         idxd_setup.configure(device, queue, settings, label)
         idxd_setup.enable(device, queue, deadline.left())
         LOG.info('%s (%s) enabled for VAN %s', name, queue.name, van)
@@ -114,15 +110,15 @@ def _enable(
 
 def _numbers(address: str, number: int, van: str) -> list[str | int]:
     """Read again what the device file of a work queue is, and record it."""
-    device = idxd_setup.read(address)
-    queue = device.queue(number)
-    file = None if queue is None else device.file(queue)
+    idxd_setup.read(address)  # it raises the error if the device is gone
+    name = idxd_names.name_of(address, number)
+    _, file = idxd_notes.find(name)
     if file is None:
         raise exception.DeviceError(
             device=f'work queue {number} of PCI function {address}',
             reason='it has no device file',
         )
-    idxd_notes.note_file(idxd_names.name_of(address, number), van, file)
+    idxd_notes.note_file(name, van, file)
     path = device_files.shown(file.path)
     return [path, file.number.major, file.number.minor]
 
@@ -142,13 +138,8 @@ def disable(
     ``[os_acc] cleaning_command`` runs before the work queue is disabled, with
     its name for ``{address}``.
 
-    :param release_seconds: how long programs may take to close it
     :returns: False if the work queue is the VAN's, but there is no record that
         os-acc enabled it; it then stays
-    :raises DeviceBusy: if a program still has it open
-    :raises CleaningFailed: if the command failed
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if that does not end in time
     """
     arguments.whole(number, 'number', _HIGHEST_NUMBER)
     arguments.uuid(van_uuid)
@@ -177,40 +168,28 @@ def disable(
                 function = pci.get(address)
                 return _disable(function, number, van_uuid, cleaned, deadline)
 
-        return waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'work queue {name} to be disabled',
-        )
+        what = f'work queue {name} to be disabled'
+        return operation_lock.at_most(lock, act, seconds, what)
 
 
 def _clean(name: str, van: str) -> notes.Cleaned:
-    """Run the operator's command for a work queue that a VAN has in this boot.
-
-    :raises CleaningFailed: if it failed
-    """
+    """Run the operator's command for a work queue that a VAN has now."""
     if not notes.is_noted(notes.IDXD, name, van):
         return notes.Cleaned.NEVER_GIVEN
-    if records.idxd_files.read(name) is None:
+    if idxd_notes.idxd_files.read(name) is None:
         return notes.Cleaned.GONE  # reset by a reboot
     return cleaning.run_command(name)
 
 
 def _wait_until_closed(name: str, van: str, seconds: float) -> None:
-    """Wait until no program has a VAN's work queue open.
-
-    :raises DeviceBusy: if one still has
-    """
+    """Wait until no program has a VAN's work queue open."""
     device_users.until_closed(
         f'work queue {name}', lambda: idxd_notes.users(name, van), seconds
     )
 
 
 def _check_closed(name: str, van: str) -> None:
-    """Check that no program has a VAN's work queue open.
-
-    :raises DeviceBusy: if one has
-    """
+    """Check that no program has a VAN's work queue open."""
     if users := idxd_notes.users(name, van):
         raise exception.DeviceBusy(
             device=f'work queue {name}', reason='; '.join(users)
@@ -227,7 +206,7 @@ def _disable(
     name = idxd_names.name_of(function.address, number)
     device = idxd_setup.read(function.address)
     queue = device.queue(number)
-    known = records.idxd_queues.read(name)
+    known = idxd_notes.idxd_queues.read(name)
     if known is not None and (known.ids, known.van) != (function.ids, van):
         known = None
     if queue is not None and known is None and idxd_notes.has(queue, van):
@@ -243,7 +222,7 @@ def _disable(
             device = idxd_setup.read(function.address)
             queue = device.queue(number)
         if queue is not None:
-            kept = records.idxd_devices.read(function.address)
+            kept = idxd_notes.idxd_devices.read(function.address)
             mode = kept.mode if kept is not None else spec_idxd.SHARED
             idxd_setup.reset(device, queue, known.before, mode)
         LOG.info('%s disabled, which VAN %s had', name, van)

@@ -31,10 +31,7 @@ _RESTORED = (
 
 
 def read(address: str) -> idxd.Device:
-    """Read the device of a function.
-
-    :raises DeviceNotFound: if idxd is not bound to the function
-    """
+    """Read the device of a function."""
     device = idxd.find(address)
     if device is None:
         raise exception.DeviceNotFound(
@@ -45,10 +42,7 @@ def read(address: str) -> idxd.Device:
 
 
 def lay_out(device: idxd.Device, layout: idxd_availability.Layout) -> None:
-    """Set sizes, groups and modes of a device that is disabled.
-
-    :raises DeviceError: if the kernel refuses
-    """
+    """Set sizes, groups and modes of a device that is disabled."""
     for number, group in layout.queues.items():
         queue = _queue(device, number)
         if queue.mode != layout.mode:
@@ -66,8 +60,6 @@ def clear(device: idxd.Device, layout: idxd_availability.Layout) -> None:
     """Undo lay_out() on a device that is disabled.
 
     What is not as lay_out() leaves it stays, because it is somebody else's.
-
-    :raises DeviceError: if the kernel refuses
     """
     for number, group in layout.engines.items():
         if device.engines.get(number) == group:
@@ -107,21 +99,14 @@ def changed_by_others(
 
 
 def start(device: idxd.Device, seconds: float) -> None:
-    """Enable a device.
-
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if it is not enabled in time
-    """
+    """Enable a device."""
     directory = idxd.bus_directory('idxd')
     _write(f'{directory}/bind', device.name, device)
     _wait(device, idxd.ENABLED, seconds)
 
 
 def stop(device: idxd.Device, seconds: float) -> None:
-    """Disable a device. The kernel then resets all that is set on it.
-
-    :raises DeviceError, Timeout: as start()
-    """
+    """Disable a device. The kernel then resets all that is set on it."""
     directory = idxd.bus_directory('idxd')
     _write(f'{directory}/unbind', device.name, device)
     _wait(device, idxd.DISABLED, seconds)
@@ -153,8 +138,6 @@ def configure(
 
     The order matters: the kernel clears the name when the type changes, and
     the threshold when the mode becomes dedicated.
-
-    :raises DeviceError: if the kernel refuses
     """
     wanted = {
         'mode': settings.wq_mode,
@@ -179,11 +162,7 @@ def configure(
 
 
 def enable(device: idxd.Device, queue: idxd.Queue, seconds: float) -> None:
-    """Enable a work queue that is configured, and wait for its device file.
-
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if its device file does not appear in time
-    """
+    """Enable a work queue that is configured, and wait for its device file."""
     directory = idxd.bus_directory('user')
     _write(f'{directory}/bind', queue.name, device)
     waiting.until(
@@ -202,11 +181,7 @@ def _has_file(address: str, number: int) -> bool:
 
 
 def disable(device: idxd.Device, queue: idxd.Queue, seconds: float) -> None:
-    """Disable a work queue. The kernel waits for the work in it.
-
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if it is not disabled in time
-    """
+    """Disable a work queue. The kernel waits for the work in it."""
     driver = queue.driver or 'user'
     directory = idxd.bus_directory(driver)
     _write(f'{directory}/unbind', queue.name, device)
@@ -223,9 +198,7 @@ def reset(
 ) -> None:
     """Undo configure() on a work queue that is disabled.
 
-    :param earlier: what before() has found
     :param mode: the mode of a queue that is not configured for a program
-    :raises DeviceError: if the kernel refuses
     """
     if queue.threshold:
         # This clears the threshold, to which 0 cannot be written.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Writing the files that make and remove a mediated device, as root."""
+"""Writing the files of mediated devices and of vGPU types, as root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import os
 from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.kernel import sysfs
+from os_acc.kernel import vgpu
 
 _REASONS = {
     errno.EINVAL: 'the kernel does not accept that UUID',
@@ -19,12 +21,7 @@ _REASONS = {
 
 
 def create(wanted: mdev.Mdev, seconds: float) -> None:
-    """Make a mediated device. Succeeds if it exists already.
-
-    :raises DeviceBusy: if no capacity is left, or the UUID is another device's
-    :raises DeviceError: if the kernel or the parent's driver refuses
-    :raises Timeout: if it does not appear in time
-    """
+    """Make a mediated device. Succeeds if it exists already."""
     mdev.check_name(wanted.type, 'type')
     path = f'{mdev.types_directory(wanted.parent)}/{wanted.type}/create'
     mdev.directory(wanted.uuid)
@@ -47,12 +44,7 @@ def create(wanted: mdev.Mdev, seconds: float) -> None:
 
 
 def remove(uuid: str, seconds: float) -> None:
-    """Remove a mediated device. Succeeds if it is gone already.
-
-    :raises DeviceBusy: if a guest has it open
-    :raises DeviceError: if the parent's driver refuses
-    :raises Timeout: if it still exists at the end
-    """
+    """Remove a mediated device. Succeeds if it is gone already."""
     path = mdev.directory(uuid)
 
     def gone() -> bool:
@@ -72,3 +64,41 @@ def remove(uuid: str, seconds: float) -> None:
         return not os.path.lexists(path)
 
     waiting.until(gone, seconds, f'mdev {uuid} to be removed', 'mdev')
+
+
+def set_vgpu_type(address: str, number: int, seconds: float) -> None:
+    """Set the vGPU type of a VF of an NVIDIA card.
+
+    :param number: the id of the type; vgpu.NONE to clear it
+    :raises DeviceError: if the driver refuses it
+    :raises Timeout: if the driver still refuses to clear it while a guest
+        shuts down
+    """
+
+    def done() -> bool:
+        if vgpu.current(address) == number:
+            return True
+        try:
+            sysfs.write(
+                f'{pci.directory(address)}/nvidia/current_vgpu_type',
+                str(number),
+            )
+        except OSError as err:
+            # The driver answers EPERM while a guest shuts down.
+            if err.errno != errno.EPERM or number != vgpu.NONE:
+                raise exception.DeviceError(
+                    device=f'VF {address}',
+                    reason=f'vGPU type {number}: {err.strerror}',
+                ) from err
+            return False
+        if vgpu.current(address) != number:
+            # The driver accepts a bad id without an error; it reads back as 0.
+            raise exception.DeviceError(
+                device=f'VF {address}',
+                reason=f'its driver did not accept vGPU type {number}',
+            )
+        return True
+
+    waiting.until(
+        done, seconds, f'VF {address} to have vGPU type {number}', 'pci'
+    )

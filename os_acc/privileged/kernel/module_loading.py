@@ -17,9 +17,6 @@ def load_driver(module: str, seconds: float) -> str:
     Needs CAP_SYS_MODULE.
 
     :returns: the driver's name as the kernel spells it
-    :raises InvalidRequest: if the name is malformed
-    :raises DeviceError: if the driver is unavailable
-    :raises Timeout: if modprobe does not end in time
     """
     if not modules.is_name(module):
         raise exception.InvalidRequest(

@@ -26,11 +26,8 @@ def create(pf: str, number: int, seconds: float) -> None:
     Sets sriov_drivers_autoprobe to 0, so that no driver of the host binds the
     VFs.
 
-    :param number: how many
-    :param seconds: how long to wait for the VFs and their IOMMU groups
     :raises DeviceError: if the kernel or the PF's driver refuses, or makes
         another number of VFs; the PF then has none
-    :raises Timeout: if the VFs do not appear in time
     """
     if sriov.count(pf) == number:
         return
@@ -58,7 +55,6 @@ def remove(pf: str, autoprobe_before: str | None) -> None:
 
     :param autoprobe_before: the value of sriov_drivers_autoprobe to restore;
         None to leave it as it is
-    :raises DeviceError: if the kernel refuses
     """
     if sriov.count(pf):
         _write(pf, 'sriov_numvfs', '0')
@@ -69,9 +65,6 @@ def restore_autoprobe(pf: str, before: str | None) -> None:
     """Set sriov_drivers_autoprobe of a PF as it was before create().
 
     The kernel does not probe the VFs that exist already.
-
-    :param before: its value; None to leave it as it is
-    :raises DeviceError: if the kernel refuses
     """
     if before is not None and sriov.autoprobe(pf) != before:
         _write(pf, 'sriov_drivers_autoprobe', before)

@@ -9,6 +9,7 @@ same ids.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import time
 
@@ -26,16 +27,13 @@ def read_binding(function: pci.Function, seconds: float) -> vfio.Binding:
 
     Reading driver_override waits for the device's lock as long as an unbind of
     it is blocked (driver_override_show() in drivers/pci/pci-sysfs.c).
-
-    :raises Timeout: if it cannot be read in time
     """
-
-    def act() -> vfio.Binding:
-        with operation_lock.held(function.path, seconds / 2):
-            return vfio.Binding.of(function)
-
-    what = f'the driver_override of PCI function {function.address}'
-    return waiting.at_most(act, seconds, what)
+    return operation_lock.within(
+        functools.partial(operation_lock.held, function.path),
+        seconds,
+        f'the driver_override of PCI function {function.address}',
+        lambda deadline: vfio.Binding.of(function),
+    )
 
 
 def bind(address: str, driver: str, seconds: float) -> None:
@@ -44,8 +42,6 @@ def bind(address: str, driver: str, seconds: float) -> None:
     :param driver: vfio-pci or a variant of it; the driver must be loaded
     :param seconds: how long to wait for the driver and for the file below
         /dev/vfio
-    :raises DeviceError: if the kernel refuses, or there is no IOMMU group
-    :raises Timeout: if the driver does not bind it, or no file appears
     """
     end = time.monotonic() + seconds
     now = vfio.Binding.of(pci.get(address))
@@ -82,27 +78,13 @@ def bind(address: str, driver: str, seconds: float) -> None:
 
 
 def bind_to_host(address: str, driver: str, seconds: float) -> None:
-    """Bind a function to a driver of the host.
-
-    :param driver: it must be loaded
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if the driver does not bind it
-    """
-    now = pci.driver_of(address)
-    if now == driver:
-        return
-    _override(address, driver)
-    if now is not None:
-        _unbind(address, now)
-    _bind(address, driver, seconds)
+    """Bind a function to a driver of the host."""
+    if pci.driver_of(address) != driver:
+        restore(address, vfio.Binding(driver, driver), seconds)
 
 
 def restore(address: str, to: vfio.Binding, seconds: float) -> None:
-    """Bind a function as it was bound before.
-
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if its driver does not bind it again
-    """
+    """Bind a function as it was bound before."""
     now = vfio.Binding.of(pci.get(address))
     if now.driver != to.driver:
         if to.driver is not None:
@@ -125,8 +107,6 @@ def rebind(address: str, driver: str, seconds: float) -> None:
     between.
 
     :param driver: the driver; the function must not be bound to another one
-    :raises DeviceError: if the kernel refuses
-    :raises Timeout: if the driver does not bind it again
     """
     if pci.driver_of(address) is not None:
         _unbind(address, driver)

@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import dataclasses
+import functools
 import os
+from typing import TypeVar
 
 from os_acc import exception
 from os_acc.deadlines import waiting
@@ -19,9 +23,33 @@ from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import operation_lock
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import mdev_files
-from os_acc.privileged.kernel import vgpu_type
-from os_acc.privileged.mdev import records
+
+_T = TypeVar('_T')
+
+
+@dataclasses.dataclass(frozen=True)
+class Mdev:
+    """A mediated device that was made.
+
+    :ivar kept: whether it stays without a VAN, for os-acc apply
+    """
+
+    parent: str
+    type: str
+    kept: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Vgpu:
+    """The vGPU type that was set on a VF."""
+
+    number: int
+
+
+mdevs = undo_log.Records('mdevs', Mdev)
+vgpus = undo_log.Records('vgpus', Vgpu)
 
 
 @context.entry
@@ -35,16 +63,24 @@ def create(
     :raises DeviceBusy: also if it exists already and os-acc did not make it
     """
     wanted = _wanted(uuid, parent, kind)
-    seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        path = mdev.parent_directory(parent)
-        with operation_lock.held(path, deadline.left(0.5)):
-            _remember(wanted, kept is True)
-            mdev_files.create(wanted, deadline.left())
+    def act(deadline: waiting.Deadline) -> None:
+        _remember(wanted, kept is True)
+        mdev_files.create(wanted, deadline.left())
 
-    waiting.at_most(act, seconds, f'mdev {uuid} to be created')
+    _with_parent(parent, seconds, f'mdev {uuid} to be created', act)
+
+
+def _with_parent(
+    parent: str,
+    seconds: float,
+    what: str,
+    act: Callable[[waiting.Deadline], _T],
+) -> _T:
+    """Run an act with the operation lock of a parent device."""
+    path = mdev.parent_directory(parent)
+    lock = functools.partial(operation_lock.held, path)
+    return operation_lock.within(lock, arguments.seconds(seconds), what, act)
 
 
 @context.entry
@@ -70,23 +106,20 @@ def _wanted(uuid: str, parent: str, kind: str) -> mdev.Mdev:
 
 
 def _remember(wanted: mdev.Mdev, kept: bool = False) -> None:
-    """Write the record of a device that is about to be made."""
+    """Write the note and the record of a device that is about to be made."""
     known = _made(wanted)
     function_notes.note_mdev(wanted)
     kept = kept or (known is not None and known.kept)
-    _record(wanted, kept)
+    mdevs.write(wanted.uuid, Mdev(wanted.parent, wanted.type, kept))
 
 
-def _made(wanted: mdev.Mdev) -> records.Mdev | None:
-    """The record of a device that os-acc has made; None: there is none.
-
-    :raises DeviceBusy: if it exists and os-acc did not make it
-    """
+def _made(wanted: mdev.Mdev) -> Mdev | None:
+    """The record of a device that os-acc has made; None: there is none."""
     there = mdev.find(wanted.uuid)
     if there is None:
         return None
     mdev.check_same(there, wanted)
-    known = records.mdevs.read(wanted.uuid)
+    known = mdevs.read(wanted.uuid)
     if known is None:
         raise exception.DeviceBusy(
             device=f'mdev {wanted.uuid}',
@@ -95,40 +128,33 @@ def _made(wanted: mdev.Mdev) -> records.Mdev | None:
     return known
 
 
-def _record(wanted: mdev.Mdev, kept: bool) -> None:
-    records.mdevs.write(
-        wanted.uuid, records.Mdev(wanted.parent, wanted.type, kept)
-    )
-
-
 @context.entry
 def keep(uuid: str, parent: str, kind: str, seconds: float) -> bool:
     """Make a mediated device that stays without a VAN.
 
     :returns: False: it was there and kept before
-    :raises: as create()
+    :raises DeviceBusy: also if another VAN has the parent
     """
     wanted = _wanted(uuid, parent, kind)
-    seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> bool:
-        path = mdev.parent_directory(parent)
-        with operation_lock.held(path, deadline.left(0.5)):
-            known = _made(wanted)
-            if known is not None and known.kept:
-                return False
-            _record(wanted, kept=True)
-            if known is None:
-                try:
-                    mdev_files.create(wanted, deadline.left())
-                except exception.ExceptionBase:
-                    if mdev.find(uuid) is None:
-                        records.mdevs.delete(uuid)
-                    raise
-            return True
+    def act(deadline: waiting.Deadline) -> bool:
+        known = _made(wanted)
+        if known is not None and known.kept:
+            return False
+        function = pci.find(parent) if pci.is_address(parent) else None
+        if function is not None:
+            function_notes.check_function(function)
+        mdevs.write(uuid, Mdev(parent, kind, kept=True))
+        if known is None:
+            try:
+                mdev_files.create(wanted, deadline.left())
+            except exception.ExceptionBase:
+                if mdev.find(uuid) is None:
+                    mdevs.delete(uuid)
+                raise
+        return True
 
-    return waiting.at_most(act, seconds, f'mdev {uuid} to be created')
+    return _with_parent(parent, seconds, f'mdev {uuid} to be created', act)
 
 
 @context.entry
@@ -139,33 +165,34 @@ def let_go(uuid: str, parent: str, kind: str, seconds: float) -> bool:
     :raises DeviceBusy: if a VAN has it, or it is open
     """
     wanted = arguments.an_mdev(uuid, parent, kind)
-    seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-    path, directory = mdev.parent_directory(parent), mdev.directory(uuid)
 
-    def act() -> bool:
-        with operation_lock.held(path, deadline.left(0.5)):
-            there = mdev.find(uuid)
-            if there is not None:
-                if there != wanted or records.mdevs.read(uuid) is None:
-                    return False
-                if notes.find(notes.MDEV, uuid) is not None:
-                    raise exception.DeviceBusy(
-                        device=f'mdev {uuid}', reason='a VAN has it'
-                    )
-                device_users.wait_until_closed(directory, f'mdev {uuid}', 0)
-                mdev_files.remove(uuid, deadline.left())
-            records.mdevs.delete(uuid)
-            return True
+    def act(deadline: waiting.Deadline) -> bool:
+        there = mdev.find(uuid)
+        if there is not None:
+            if there != wanted or mdevs.read(uuid) is None:
+                return False
+            if notes.find(notes.MDEV, uuid) is not None:
+                raise exception.DeviceBusy(
+                    device=f'mdev {uuid}', reason='a VAN has it'
+                )
+            _wait_until_closed(uuid, 0)
+            mdev_files.remove(uuid, deadline.left())
+        mdevs.delete(uuid)
+        return True
 
-    return waiting.at_most(act, seconds, f'mdev {uuid} to be removed')
+    return _with_parent(parent, seconds, f'mdev {uuid} to be removed', act)
+
+
+def _wait_until_closed(uuid: str, seconds: float) -> None:
+    path = mdev.directory(uuid)
+    device_users.wait_until_closed(path, f'mdev {uuid}', seconds)
 
 
 @context.entry
 def lets_go(uuid: str, parent: str, kind: str) -> bool:
     """Say whether let_go() would remove a device that no VAN has."""
     wanted = arguments.an_mdev(uuid, parent, kind)
-    known = records.mdevs.read(uuid)
+    known = mdevs.read(uuid)
     return known is not None and mdev.find(uuid) == wanted
 
 
@@ -178,7 +205,6 @@ def remove(
 
     One that is kept stays: see keep().
 
-    :param release_seconds: how long the guest may take to close it
     :returns: False if there is no record that os-acc made it; it then stays
     :raises DeviceBusy: if a guest still has it open, or the UUID is another
         device's
@@ -186,29 +212,22 @@ def remove(
     seconds = arguments.seconds(seconds)
     wanted = arguments.an_mdev(uuid, parent, kind)
     release_seconds = arguments.seconds(release_seconds)
-    path, directory = mdev.parent_directory(parent), mdev.directory(uuid)
+    path, text = (
+        mdev.parent_directory(parent),
+        function_notes.mdev_text(wanted),
+    )
     if not os.path.isdir(path):
         # The parent is gone, and its mediated devices with it.
-        notes.forget(
-            notes.MDEV,
-            uuid,
-            notes.Cleaned.GONE,
-            function_notes.mdev_text(wanted),
-        )
+        notes.forget(notes.MDEV, uuid, notes.Cleaned.GONE, text)
         return True
     with operation_lock.held(path, seconds / 2):
         # With the lock held, no creation is under way.
         there = mdev.find(uuid)
-        known = records.mdevs.read(uuid)
+        known = mdevs.read(uuid)
         if there is None:
-            if known == records.Mdev(parent, kind):
-                records.mdevs.delete(uuid)
-            notes.forget(
-                notes.MDEV,
-                uuid,
-                notes.Cleaned.GONE,
-                function_notes.mdev_text(wanted),
-            )
+            if known == Mdev(parent, kind):
+                mdevs.delete(uuid)
+            notes.forget(notes.MDEV, uuid, notes.Cleaned.GONE, text)
             return True
     notes.check_noted(notes.MDEV, uuid)
     if offers.has_nothing_to_undo(
@@ -218,25 +237,22 @@ def remove(
     mdev.check_same(there, wanted)
     if known is None:
         return False
-    with operation_lock.held(directory, seconds / 2) as lock:
-        device_users.wait_until_closed(
-            directory, f'mdev {uuid}', release_seconds
-        )
+    with operation_lock.held(mdev.directory(uuid), seconds / 2) as lock:
+        _wait_until_closed(uuid, release_seconds)
         cleaned = cleaning.run_command(uuid)
         deadline = waiting.Deadline(seconds)
 
         def act() -> None:
             with operation_lock.held(path, deadline.left(0.5)):
-                if not known.kept:
+                # keep() may have been called meanwhile.
+                now = mdevs.read(uuid)
+                if now is not None and not now.kept:
                     mdev_files.remove(uuid, deadline.left())
-                    records.mdevs.delete(uuid)
+                    mdevs.delete(uuid)
                 notes.forget(notes.MDEV, uuid, cleaned)
 
-        waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'mdev {uuid} to be removed',
-        )
+        what = f'mdev {uuid} to be removed'
+        operation_lock.at_most(lock, act, seconds, what)
     return True
 
 
@@ -246,11 +262,7 @@ def hold(uuid: str) -> None:
 
     :raises DeviceNotFound: if there is none, or device_spec does not offer it
     """
-    mdev.directory(uuid)
-    if (there := mdev.find(uuid)) is None:
-        raise exception.DeviceNotFound(
-            wanted=f'mdev {uuid}', reason='this host has none'
-        )
+    there = arguments.mdev_there(uuid)
     offers.check_mdev(there, new=True)
     function_notes.note_mdev(there)
 
@@ -262,9 +274,8 @@ def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
 
     :param anew: make one that os-acc keeps again, within the same time; one
         that somebody else has made stays as it is
-    :raises DeviceBusy: if the guest still has it open
     """
-    mdev.directory(uuid)
+    directory = mdev.directory(uuid)
     release_seconds = arguments.seconds(release_seconds)
     # Otherwise its owner has removed it already.
     notes.check_noted(notes.MDEV, uuid)
@@ -274,13 +285,10 @@ def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
             lambda: offers.check_mdev(there, new=False)
         ):
             return
-        directory = mdev.directory(uuid)
         with operation_lock.held(directory, release_seconds):
-            device_users.wait_until_closed(
-                directory, f'mdev {uuid}', release_seconds
-            )
+            _wait_until_closed(uuid, release_seconds)
             cleaned = cleaning.run_command(uuid)
-    known = records.mdevs.read(uuid)
+    known = mdevs.read(uuid)
     if there is not None and known is not None and known.kept and anew is True:
         path = mdev.parent_directory(there.parent)
         with operation_lock.held(path, release_seconds):
@@ -288,7 +296,7 @@ def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
             mdev_files.create(there, release_seconds)
     if known is not None and not known.kept:
         # os-acc made it in place of the Cyborg agent: it is the agent's now.
-        records.mdevs.delete(uuid)
+        mdevs.delete(uuid)
     notes.forget(notes.MDEV, uuid, cleaned)
 
 
@@ -306,21 +314,20 @@ def set_vgpu_type(
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
     offers.check_vgpu(function, number)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, deadline.left(0.5)):
-            if (now := vgpu.current(address)) not in (vgpu.NONE, number):
-                raise exception.DeviceBusy(
-                    device=f'VF {address}', reason=f'it has vGPU type {now}'
-                )
-            if for_van:
-                function_notes.note_vgpu(function, number)
-            if now == vgpu.NONE:
-                records.vgpus.write(address, records.Vgpu(number))
-            vgpu_type.set_type(address, number, deadline.left())
+    def act(deadline: waiting.Deadline) -> None:
+        if (now := vgpu.current(address)) not in (vgpu.NONE, number):
+            raise exception.DeviceBusy(
+                device=f'VF {address}', reason=f'it has vGPU type {now}'
+            )
+        if for_van:
+            function_notes.note_vgpu(function, number)
+        if now == vgpu.NONE:
+            vgpus.write(address, Vgpu(number))
+        mdev_files.set_vgpu_type(address, number, deadline.left())
 
-    waiting.at_most(act, seconds, f'VF {address} to have vGPU type {number}')
+    what = f'VF {address} to have vGPU type {number}'
+    function_notes.change(function, seconds, what, act)
 
 
 @context.entry
@@ -336,7 +343,6 @@ def clear_vgpu_type(
         somebody else has set it, and nothing is changed
     :returns: False if the VF has this type, but there is no record that
         os-acc set it; it then stays
-    :raises DeviceBusy: if a guest still has the VF open
     """
     arguments.whole(number, 'number', 2**31, least=1)
     seconds = arguments.seconds(seconds)
@@ -345,13 +351,10 @@ def clear_vgpu_type(
         return True
     function = arguments.there(address)
     with function_notes.locked(function, seconds / 2) as lock:
-        known = records.vgpus.read(address)
-        if vgpu.current(address) != number:
+        has_type = vgpu.current(address) == number
+        if not has_type or vgpus.read(address) != Vgpu(number):
             notes.forget(notes.VGPU, address, notes.Cleaned.GONE)
-            return True
-        if known is None or known.number != number:
-            notes.forget(notes.VGPU, address, notes.Cleaned.GONE)
-            return False
+            return not has_type
         device_users.wait_until_closed(
             function.path, f'VF {address}', release_seconds
         )
@@ -359,15 +362,12 @@ def clear_vgpu_type(
         deadline = waiting.Deadline(seconds)
 
         def act() -> None:
-            vgpu_type.set_type(address, vgpu.NONE, deadline.left())
-            records.vgpus.delete(address)
+            mdev_files.set_vgpu_type(address, vgpu.NONE, deadline.left())
+            vgpus.delete(address)
             notes.forget(notes.VGPU, address, cleaned)
 
-        waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'the vGPU type of VF {address} to be cleared',
-        )
+        what = f'the vGPU type of VF {address} to be cleared'
+        operation_lock.at_most(lock, act, seconds, what)
     return True
 
 
@@ -389,7 +389,6 @@ def released_vgpu(address: str, release_seconds: float) -> None:
 
     The vGPU type stays set. The VF may be gone.
 
-    :raises DeviceBusy: if the guest still has it open
     :raises DeviceError: if it cannot have a vGPU type: the host may use it
     """
     release_seconds = arguments.seconds(release_seconds)

@@ -11,7 +11,7 @@ from os_acc.kinds.npu import names as npu_names
 from os_acc.kinds.npu import rules as npu_rules
 from os_acc.privileged import arguments
 from os_acc.privileged import offers
-from os_acc.privileged.npu import notes as npu_notes
+from os_acc.privileged.npu import devices
 from os_acc.spec import device_spec
 
 
@@ -23,7 +23,7 @@ def entry(handle: handles.Handle, van: str) -> device_spec.Spec | None:
     """
     address = npu_names.parse(handle.name)
     function = arguments.there(address)
-    if not npu_notes.has(van, function):
+    if not devices.has(van, function):
         raise exception.DeviceNotFound(
             wanted=npu_rules.label(address),
             reason=f'VAN {van} does not have it',

@@ -35,7 +35,6 @@ def check(address: str, is_vf: bool) -> None:
 
     :param address: of a function that is bound to VFIO and not open
     :raises Unsupported: if it cannot be emptied; the error says why
-    :raises DeviceError, Timeout: if the controller does not work
     """
     with _started(address) as controller:
         _Drive(controller, f'PCI function {address}', is_vf)
@@ -46,8 +45,6 @@ def empty(
 ) -> verification.Emptied:
     """Erase all that a tenant can have written, and verify it.
 
-    :param address: of a function that is bound to VFIO and not open
-    :param seconds: for all of it
     :raises Unsupported: if it cannot be emptied; nothing is erased
     :raises DeviceError, Timeout: if the erase failed or did not end in time
     :raises CleaningFailed: if a block still reads as before
@@ -59,10 +56,7 @@ def empty(
 
 
 class _Deadline:
-    """When the drive has to be empty.
-
-    :param seconds: from now
-    """
+    """When the drive has to be empty."""
 
     def __init__(self, device: str, seconds: float) -> None:
         self._device = device
@@ -70,10 +64,7 @@ class _Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self, what: str) -> float:
-        """The seconds that are left.
-
-        :raises Timeout: if there are none
-        """
+        """The seconds that are left."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise exception.Timeout(
@@ -96,11 +87,7 @@ def _started(address: str) -> Iterator[controllers.Controller]:
 
 
 class _Drive:
-    """What a controller gives access to, and how that is erased.
-
-    :param is_vf: whether the function is a VF
-    :raises Unsupported: if there is no way
-    """
+    """What a controller gives access to, and how that is erased."""
 
     def __init__(
         self, controller: controllers.Controller, device: str, is_vf: bool
@@ -169,10 +156,7 @@ class _Drive:
         return set(there) <= {data.id, *secondary}
 
     def _check_format(self) -> None:
-        """Check that Format NVM of the namespaces suffices.
-
-        :raises Unsupported: if not
-        """
+        """Check that Format NVM of the namespaces suffices."""
         data, alone = self._data, self._alone
         if not data.formats:
             raise self._cannot(

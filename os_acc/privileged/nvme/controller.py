@@ -66,7 +66,6 @@ class _Queue:
 class Controller:
     """The controller behind a function.
 
-    :param device: the function, for errors
     :raises Unsupported: if it is offline, or has no pages of 4 KiB
     """
 
@@ -93,8 +92,6 @@ class Controller:
         """Reset the controller, and enable it with an admin queue.
 
         Base 3.5.1 has the sequence.
-
-        :raises DeviceError, Timeout: if it does not become ready
         """
         access = self._access
         self._reset()
@@ -126,20 +123,16 @@ class Controller:
         command: commands.Command,
         data: bytes = b'',
         seconds: float = COMMAND_SECONDS,
-        tell: Callable[[], None] | None = None,
     ) -> bytes:
         """Run an admin command.
 
         :param data: up to 4 KiB to send
-        :param seconds: how long it may take
-        :param tell: called now and then while the command runs
         :returns: the 4 KiB that the controller may have answered
-        :raises CommandFailed: if it fails
         :raises Timeout: if it does not end. The controller must be reset then
         """
         start = _DATA * _PAGE
         self._access.memory[start : start + _PAGE] = data.ljust(_PAGE, b'\0')
-        self._run(0, command, self._access.iova + start, 0, seconds, tell)
+        self._run(0, command, self._access.iova + start, 0, seconds)
         return bytes(self._access.memory[start : start + _PAGE])
 
     def start_io(self) -> None:
@@ -163,10 +156,7 @@ class Controller:
     def blocks_at_once(
         self, namespace: commands.Namespace, largest: int
     ) -> int:
-        """How many blocks one command can transfer; 0: none.
-
-        :param largest: ControllerData.largest
-        """
+        """How many blocks one command can transfer; 0: none."""
         number = min(TRANSFER, largest) // namespace.transfer_size
         if namespace.metadata_size and not namespace.extended:
             number = min(number, _METADATA_SIZE // namespace.metadata_size)
@@ -182,10 +172,8 @@ class Controller:
         """Run a command that reads or writes blocks.
 
         :param number: of blocks, at most blocks_at_once()
-        :param data: what to write
         :returns: what the command has read, with metadata that is transferred
             behind the data of each block
-        :raises CommandFailed, Timeout: as admin()
         """
         access = self._access
         size = number * namespace.transfer_size
@@ -211,7 +199,6 @@ class Controller:
         prp1: int,
         prp2: int = 0,
         seconds: float = COMMAND_SECONDS,
-        tell: Callable[[], None] | None = None,
     ) -> None:
         access, queue = self._access, self._queues[which]
         self._cid = self._cid % 0xFFFE + 1
@@ -221,7 +208,7 @@ class Controller:
         )
         queue.tail = (queue.tail + 1) % _ENTRIES
         self._ring(2 * queue.number, queue.tail)
-        cid, status = self._completion(queue, command, seconds, tell)
+        cid, status = self._completion(queue, command, seconds)
         if cid != self._cid:
             raise self._error(f'{command.name}: it answers another command')
         if status:
@@ -239,12 +226,8 @@ class Controller:
         queue: _Queue,
         command: commands.Command,
         seconds: float,
-        tell: Callable[[], None] | None,
     ) -> tuple[int, int]:
-        """Wait for the next completion.
-
-        :returns: the command's identifier, and the status
-        """
+        """Wait for the next completion."""
         place = queue.completion + queue.head * _CQE
 
         def entry() -> tuple[int, int] | None:
@@ -252,7 +235,7 @@ class Controller:
             cid, status = struct.unpack('<HH', data)
             return (cid, status >> 1) if status & 1 == queue.phase else None
 
-        found = self._poll(entry, seconds, command.name, tell)
+        found = self._poll(entry, seconds, command.name)
         queue.head = (queue.head + 1) % _ENTRIES
         queue.phase ^= queue.head == 0
         self._ring(2 * queue.number + 1, queue.head)
@@ -263,7 +246,6 @@ class Controller:
         check: Callable[[], tuple[int, int] | None],
         seconds: float,
         what: str,
-        tell: Callable[[], None] | None = None,
     ) -> tuple[int, int]:
         """Wait until a check returns something, and watch the controller."""
         started = time.monotonic()
@@ -281,8 +263,6 @@ class Controller:
                 raise exception.Timeout(
                     what=f'{self._device}: {what}', seconds=seconds
                 )
-            if tell is not None:
-                tell()
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         return found

@@ -81,11 +81,7 @@ class Access(Protocol):
 
 
 class Function:
-    """An Access to a real function.
-
-    :param device: the function's VFIO file
-    :param iova: where the function sees the memory
-    """
+    """An Access to a real function."""
 
     def __init__(self, device: int, memory: mmap.mmap, iova: int) -> None:
         self.memory = memory
@@ -125,7 +121,6 @@ def opened(address: str) -> Iterator[Access]:
         type 1, or a function of its IOMMU group is bound to another driver
         than VFIO's
     :raises DeviceBusy: if a guest has its IOMMU group open
-    :raises DeviceError: if the kernel refuses
     """
     device = f'PCI function {address}'
     group_name = vfio.group_of(address)
@@ -147,10 +142,7 @@ def opened(address: str) -> Iterator[Access]:
 def _open(
     address: str, group_name: str, stack: contextlib.ExitStack
 ) -> Function:
-    """Open a function.
-
-    :param stack: closes everything, in the reverse order
-    """
+    """Open a function."""
     device = f'PCI function {address}'
     memory = mmap.mmap(-1, MEMORY)
     stack.callback(memory.close)

@@ -89,10 +89,7 @@ class Verification:
         }
 
     def verify(self, how: str) -> Emptied:
-        """Read the blocks again.
-
-        :raises CleaningFailed: if one reads as before
-        """
+        """Read the blocks again."""
         empty = changed = unknown = 0
         for place, data in self._blocks(strict=True):
             if any(not data.strip(byte) for byte in _EMPTY):

@@ -54,10 +54,7 @@ _ONE_HOST = (
 class Commands:
     """Runs commands for os-brick.
 
-    :param device: the device, for errors
-    :param deadline: for all commands together
     :param held: locks that the commands inherit, see command.run()
-    :param host_id: for ``nvme connect``
     :param config: a JSON file for ``nvme connect``; None: none
     :ivar failure: the output of the last command that failed; empty: none has
     """
@@ -82,9 +79,6 @@ class Commands:
         """Run a command, as os_brick.privileged.rootwrap.execute() does.
 
         :returns: the output, and an empty text
-        :raises ProcessExecutionError: if the command failed
-        :raises DeviceError: if nvme-cli is not installed
-        :raises Timeout: if the deadline has passed
         """
         if words[0] != 'nvme' or words[1] not in _ALLOWED:
             raise self._failed(words, 'os-acc does not run it', None)
@@ -121,10 +115,7 @@ class Commands:
 
 
 def program(name: str, package: str, device: str) -> str:
-    """Find a program, also where the PATH of the daemon lacks /usr/sbin.
-
-    :raises DeviceError: if it is not installed
-    """
+    """Find a program, also where the PATH of the daemon lacks /usr/sbin."""
     path = f'{os.environ.get("PATH", "")}:/usr/sbin:/sbin'
     found = shutil.which(name, path=path)
     if found is None:
@@ -136,11 +127,7 @@ def program(name: str, package: str, device: str) -> str:
 
 
 def connector(commands: Commands, multipath: bool) -> Any:
-    """Make an os_brick.initiator.connectors.nvmeof.NVMeOFConnector.
-
-    :param multipath: whether to connect to all portals of a target
-    :raises PrivilegeError: if os-brick is not installed
-    """
+    """Make an os_brick.initiator.connectors.nvmeof.NVMeOFConnector."""
     try:
         from os_brick.initiator.connectors import nvmeof
     except ImportError as err:
@@ -174,9 +161,6 @@ def check_secrets(device: str) -> None:
 
     Another kernel would write the secret to its log, as an option that it does
     not know: nvmf_parse_options() in drivers/nvme/host/fabrics.c.
-
-    :param device: the device, for the error
-    :raises DeviceError: if it does not
     """
     try:
         options = sysfs.read(f'{sysfs.DEV}/nvme-fabrics') or ''
@@ -197,7 +181,6 @@ def secret_config(
 ) -> Iterator[str | None]:
     """Make a file for ``nvme connect`` that contains a host's secret.
 
-    :param path: the file with the secret; None: there is none
     :returns: the path of the file, which only root can open; None: none
     :raises InvalidRequest: if users other than root could read or write the
         secret, or it is malformed. The error does not contain it

@@ -20,6 +20,7 @@ import errno
 import hashlib
 import logging
 import os
+from typing import Any
 
 from os_acc import exception
 from os_acc.availability import host_use
@@ -29,9 +30,30 @@ from os_acc.kernel import sysfs
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.kinds.nvme_of import use as namespace_use
 from os_acc.privileged import operation_lock
+from os_acc.privileged import undo_log
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.nvme_of import commands as nvme_of_commands
-from os_acc.privileged.nvme_of import records
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """The connections of an instance to a subsystem of an NVMe-oF target.
+
+    :ivar nqn: of the subsystem
+    :ivar instance: its UUID
+    :ivar portals: those that nobody was connected to before, each as address,
+        port and transport
+    :ivar namespaces: the world wide names of those that the instance has by
+        these connections
+    """
+
+    nqn: str
+    instance: str
+    portals: list[list[Any]]
+    namespaces: list[str]
+
+
+connections = undo_log.Records('connections', Connection)
 
 LOG = logging.getLogger(__name__)
 
@@ -51,13 +73,8 @@ def connect(
 ) -> None:
     """Connect to the target of a namespace, for an instance.
 
-    :param held: locks that the commands inherit
     :param fast_io_fail: seconds after which the kernel fails what is read or
         written while the connection is lost; 0: it waits
-    :raises DeviceError: if the target cannot be reached, refuses, or does not
-        show the namespace, or if the kernel cannot use the secret
-    :raises InvalidRequest: if the file with the secret cannot be trusted
-    :raises Timeout: if the deadline passes
     """
     with _lock(deadline) as lock:
         _end_unused(deadline)
@@ -93,14 +110,12 @@ def disconnect(
     """Release the connections of an instance that a namespace needs.
 
     They are ended if no other namespace of the instance needs them.
-
-    :raises DeviceError, Timeout: if a connection cannot be ended
     """
     with _lock(deadline):
         for name, known in _records():
             if known.instance == instance_uuid and wwn in known.namespaces:
                 left = [each for each in known.namespaces if each != wwn]
-                records.connections.write(
+                connections.write(
                     name, dataclasses.replace(known, namespaces=left)
                 )
         _end_unused(deadline, instance_uuid)
@@ -112,11 +127,8 @@ def _lock(deadline: waiting.Deadline) -> Iterator[int]:
         yield lock
 
 
-def _records() -> list[tuple[str, records.Connection]]:
-    found = (
-        (name, records.connections.read(name))
-        for name in records.connections.names()
-    )
+def _records() -> list[tuple[str, Connection]]:
+    found = ((name, connections.read(name)) for name in connections.names())
     return [(name, known) for name, known in found if known is not None]
 
 
@@ -126,7 +138,7 @@ def _remember(
     """Write the record of connections that are about to be made."""
     digest = hashlib.sha256(target.nqn.encode()).hexdigest()[:32]
     name = f'{instance_uuid}.{digest}'
-    known = records.connections.read(name)
+    known = connections.read(name)
     host = nvme_of.host_nqn(instance_uuid)
     before = {each.portal for each in nvme_of.controllers(target.nqn, host)}
     portals = [] if known is None else known.portals
@@ -135,9 +147,9 @@ def _remember(
         if portal not in before and values not in portals:
             portals = [*portals, values]
     names = [] if known is None else known.namespaces
-    records.connections.write(
+    connections.write(
         name,
-        records.Connection(
+        Connection(
             nqn=target.nqn,
             instance=instance_uuid,
             portals=portals,
@@ -222,14 +234,14 @@ def _end_unused(
             continue
         try:
             if _end(known, deadline):
-                records.connections.delete(name)
+                connections.delete(name)
         except exception.ExceptionBase as err:
             if known.instance == instance_uuid:
                 raise
             LOG.warning('%s', exception.describe(err))
 
 
-def _end(known: records.Connection, deadline: waiting.Deadline) -> bool:
+def _end(known: Connection, deadline: waiting.Deadline) -> bool:
     """End the connections of a record.
 
     :returns: False if somebody uses another namespace through one of them

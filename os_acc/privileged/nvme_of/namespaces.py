@@ -54,13 +54,10 @@ def connect(
     Repeating it for the same instance is a success.
 
     :param seconds: for the connection; emptying it takes its own time
-    :param fast_io_fail: see nvme_of_connections.connect()
     :raises DeviceNotFound: if device_spec does not offer the namespace, and
         the instance does not already have it
     :raises DeviceBusy: if another instance or a process has it
     :raises DeviceInUseByHost: if the host uses it
-    :raises DeviceError, InvalidRequest, Timeout: see
-        nvme_of_connections.connect()
     :raises CleaningFailed: if it holds the data of another instance, and
         cannot be emptied
     """
@@ -82,11 +79,8 @@ def connect(
             if note is None or not note.given:
                 _await_unused(wwn, deadline.left())
 
-        waiting.at_most(
-            operation_lock.kept_until(lock, act),
-            seconds,
-            f'{namespace_use.label(wwn)} to be connected',
-        )
+        what = f'{namespace_use.label(wwn)} to be connected'
+        operation_lock.at_most(lock, act, seconds, what)
         if note is not None and note.instance != instance_uuid:
             if target.erase != spec_nvme_of.ERASE_NONE:
                 _erase(wwn, lock)
@@ -105,12 +99,9 @@ def release(
     Only what connect() has done for the instance is undone, and nothing if a
     VAN of another journal has the namespace.
 
-    :param release_seconds: how long the guest may take to close it
     :returns: False if it could not be emptied, because its target cannot be
         reached. connect() empties it before another instance gets it
-    :raises DeviceBusy: if the guest still has it open
     :raises CleaningFailed: if it cannot be emptied
-    :raises DeviceError, Timeout: if a connection cannot be ended
     """
     _check(wwn, instance_uuid)
     release_seconds = arguments.seconds(release_seconds)
@@ -133,11 +124,9 @@ def release(
                 left = nvme_of_notes.Note(instance_uuid, False, note.target)
                 nvme_of_notes.write(wwn, left)
         deadline = waiting.Deadline(seconds)
-        waiting.at_most(
-            operation_lock.kept_until(
-                lock,
-                lambda: connections.disconnect(wwn, instance_uuid, deadline),
-            ),
+        operation_lock.at_most(
+            lock,
+            lambda: connections.disconnect(wwn, instance_uuid, deadline),
             seconds,
             f'{namespace_use.label(wwn)} to be disconnected',
         )
@@ -248,8 +237,6 @@ def _await_unused(wwn: str, seconds: float, ended: bool = False) -> None:
 
     :param ended: whether the connection ends then. If it is lost, this does
         not wait until nobody reads
-    :raises DeviceBusy: if somebody still has it open
-    :raises DeviceInUseByHost: if the host uses it
     """
 
     def users() -> list[str]:
@@ -298,8 +285,6 @@ def _erase(wwn: str, lock: int) -> None:
 
     blkdiscard opens it exclusively, so it fails if the host uses it. It uses
     NVMe's Write Zeroes if the target has it (BLKZEROOUT in block/ioctl.c).
-
-    :raises CleaningFailed: if that fails, or takes too long
     """
     label = namespace_use.label(wwn)
     seconds = offers.configuration().os_acc.storage_cleaning_timeout

@@ -63,19 +63,12 @@ _notes = store.Store(
 
 
 def read(wwn: str) -> Note | None:
-    """Read the note of a namespace; None if there is none.
-
-    :raises PrivilegeError: if it cannot be read or trusted
-    """
+    """Read the note of a namespace; None if there is none."""
     return _notes.read(_name(wwn))
 
 
 def write(wwn: str, note: Note) -> None:
-    """Write the note of a namespace, with the VAN of this call.
-
-    :raises DeviceBusy: if it is given, and another VAN has a file of it
-    :raises PrivilegeError: if it cannot be written
-    """
+    """Write the note of a namespace, with the VAN of this call."""
     target, who = note.target, holder.current()
     values: dict[str, Any] = {
         'what': '' if target is None else target.nqn,
@@ -97,10 +90,7 @@ def write(wwn: str, note: Note) -> None:
 
 
 def delete(wwn: str, cleaned: notes.Cleaned) -> None:
-    """Delete the note of a namespace, if there is one.
-
-    :param cleaned: as for notes.forget()
-    """
+    """Delete the note of a namespace, if there is one."""
     # A file system that is read-only refuses to delete even what is not there.
     if read(wwn) is not None:
         _notes.delete(_name(wwn))

@@ -27,8 +27,6 @@ from os_acc.privileged import storage
 from os_acc.privileged.kernel import module_loading
 from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import bindings
-from os_acc.privileged.pci import records
-from os_acc.privileged.pci import unused
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
 
@@ -46,17 +44,13 @@ def take(
 ) -> str:
     """Bind a function that nobody uses to a VFIO driver.
 
-    :param driver: the VFIO driver's module
     :param siblings: addresses of the functions that go to the same guest
-    :param instance_uuid: the instance that gets it
-    :param seconds: for the whole operation
     :returns: the driver's name as the kernel spells it
     :raises DeviceInUseByHost, DeviceBusy: if it is used, or may hold the data
         of another instance
     :raises DeviceError: if no guest can use it, the kernel refuses, or it
         stores data and cannot be emptied. It is then bound as before, unless
         it may hold the data of an instance
-    :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     allowed = arguments.addresses(siblings)
@@ -72,29 +66,26 @@ def take(
             address,
             'a function that os-acc may bind; device_spec has bind = none',
         )
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> str:
-        with function_notes.locked(function, deadline.left(0.5)):
-            _check_available(address, allowed, instance_uuid)
-            name = module_loading.load_driver(driver, deadline.left())
-            before = pci.get(address)
-            storage.check(before, instance_uuid)
-            bindings.remember(before, name, spec)
-            vfio_binding.bind(address, name, deadline.left())
-            try:
-                storage.hand_out(before, instance_uuid)
-            except BaseException:
-                # No driver of the host may see what an instance has left: it
-                # stays on VFIO until clean() has emptied it.
-                if not vfio.is_bound(before) and storage.is_empty(before):
-                    bindings.restore(address, before.ids, deadline.left(0.9))
-                raise
-            return name
+    def act(deadline: waiting.Deadline) -> str:
+        _check_available(address, allowed, instance_uuid)
+        name = module_loading.load_driver(driver, deadline.left())
+        before = pci.get(address)
+        storage.check(before, instance_uuid)
+        bindings.remember(before, name, spec)
+        vfio_binding.bind(address, name, deadline.left())
+        try:
+            storage.hand_out(before, instance_uuid)
+        except BaseException:
+            # No driver of the host may see what an instance has left: it
+            # stays on VFIO until clean() has emptied it.
+            if not vfio.is_bound(before) and storage.is_empty(before):
+                bindings.restore(address, before.ids, deadline.left(0.9))
+            raise
+        return name
 
-    return waiting.at_most(
-        act, seconds, f'PCI function {address} to be bound to {driver}'
-    )
+    what = f'PCI function {address} to be bound to {driver}'
+    return function_notes.change(function, seconds, what, act)
 
 
 @context.entry
@@ -105,12 +96,8 @@ def take_for_host(
 
     It does nothing to a function that is bound to it already.
 
-    :param driver: the host_driver of its entry of device_spec
-    :param instance_uuid: the service
-    :param seconds: for the whole operation
     :raises DeviceInUseByHost, DeviceBusy: if it is used
     :raises DeviceError: if the kernel refuses, or it stores data
-    :raises Timeout: if it is not bound in time
     """
     function = arguments.function(address)
     arguments.uuid(instance_uuid)
@@ -119,18 +106,15 @@ def take_for_host(
     expected = spec.host_driver
     if expected is None or driver != expected:
         arguments.refuse('driver', driver, expected or 'no host_driver')
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, deadline.left(0.5)):
-            _check_available(address, (), instance_uuid, device_spec.BIND_HOST)
-            name = module_loading.load_driver(driver, deadline.left())
-            bindings.remember(pci.get(address), name, spec, for_host=True)
-            vfio_binding.bind_to_host(address, name, deadline.left())
+    def act(deadline: waiting.Deadline) -> None:
+        _check_available(address, (), instance_uuid, device_spec.BIND_HOST)
+        name = module_loading.load_driver(driver, deadline.left())
+        bindings.remember(pci.get(address), name, spec, for_host=True)
+        vfio_binding.bind_to_host(address, name, deadline.left())
 
-    waiting.at_most(
-        act, seconds, f'PCI function {address} to be bound to {driver}'
-    )
+    what = f'PCI function {address} to be bound to {driver}'
+    function_notes.change(function, seconds, what, act)
 
 
 def _check_available(
@@ -147,7 +131,7 @@ def _check_available(
         does not name, cannot go to a guest, so they count as the host's
     """
     function = pci.get(address)
-    allowed = unused.idle(name for name in siblings if name != address)
+    allowed = bindings.idle(name for name in siblings if name != address)
     group = function.iommu_group
     shares = any(
         other.iommu_group == group and vfio.is_bound(other)
@@ -194,7 +178,6 @@ def clean(
 
     :param ids: vendor:product of the function when it was taken
     :param reset_mode: one of reset.MODES
-    :param release_seconds: how long the guest may take to close it
     :param seconds: for the reset
     :param only_if_used: do nothing unless it stores data, and a guest has had
         it since it was last emptied
@@ -221,7 +204,8 @@ def clean(
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
-        if _was_taken(function) or storage.was_handed_out(function):
+        was_taken = bindings.functions.of(function) is not None
+        if was_taken or storage.was_handed_out(function):
             offers.check_part(function)
         elif offers.has_nothing_to_undo(lambda: offers.check(function)):
             return False
@@ -231,17 +215,11 @@ def clean(
         if stores and storage.is_empty(function):
             return False
         if not vfio.is_bound(function):
-            unused.check(function, instance_uuid or '', shares)
+            bindings.check_unused(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
         cleaning.clean(function, reset_mode, seconds, lock)
         return True
-
-
-def _was_taken(function: pci.Function) -> bool:
-    """Whether take() has changed it in this boot, so that this is undone."""
-    known = records.functions.read(function.address)
-    return known is not None and known.ids == function.ids
 
 
 def _bind_to_clean(
@@ -256,11 +234,8 @@ def _bind_to_clean(
         bindings.remember(function, name)
         vfio_binding.bind(address, name, seconds / 2)
 
-    waiting.at_most(
-        operation_lock.kept_until(lock, act),
-        seconds,
-        f'PCI function {address} to be bound to {module}',
-    )
+    what = f'PCI function {address} to be bound to {module}'
+    operation_lock.at_most(lock, act, seconds, what)
     return pci.get(address)
 
 
@@ -278,24 +253,20 @@ def give_back(
     changed it, which it does only while device_spec offers the function.
 
     :param ids: vendor:product of the function when it was taken
-    :param seconds: for the whole operation
     :param shares: whether the guest keeps other functions of its IOMMU group
     :returns: False if there is no record that take() has changed the
         function; then this changes nothing
-    :raises DeviceBusy: if a guest has it open
     :raises CleaningFailed: if it may hold data of a guest
-    :raises DeviceError, Timeout: if its driver could not be bound again
     """
     function = arguments.there(address)
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> bool:
-        with function_notes.locked(function, deadline.left(0.5)):
-            return bindings.restore(address, ids, deadline.left(), shares)
-
-    return waiting.at_most(
-        act, seconds, f'PCI function {address} to be returned'
+    return function_notes.change(
+        function,
+        seconds,
+        f'PCI function {address} to be returned',
+        lambda deadline: bindings.restore(
+            address, ids, deadline.left(), shares
+        ),
     )
 
 
@@ -308,7 +279,6 @@ def hold(address: str) -> None:
 
     :raises DeviceBusy: if another VAN has it
     :raises DeviceNotFound: if device_spec does not offer it
-    :raises PrivilegeError: if the note cannot be written
     """
     function = arguments.offered(address)
     with function_notes.locked(function, _HOLD):
@@ -334,7 +304,6 @@ def let_go(address: str, ids: str) -> None:
 
     :param ids: vendor:product of the function that the VAN had. The note of
         another device stays
-    :raises PrivilegeError: if the note cannot be deleted
     """
     arguments.addresses([address])
     if not isinstance(ids, str):
@@ -344,10 +313,7 @@ def let_go(address: str, ids: str) -> None:
 
 @context.entry
 def override_of(address: str, seconds: float) -> str | None:
-    """Read a function's driver_override, for ``os-acc device show``.
-
-    :raises Timeout: if it cannot be read now
-    """
+    """Read a function's driver_override, for ``os-acc device show``."""
     function = pci.get(address)
     return vfio_binding.read_binding(
         function, arguments.seconds(seconds)

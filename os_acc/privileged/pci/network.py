@@ -5,12 +5,13 @@
 
 A VF's MAC address, VLAN, trust and spoof check are set on its PF. The caller
 names the VF only. The PF, its interface and the VF's number are looked up
-here. So are the earlier settings: see records.Port.
+here. So are the earlier settings: see Port.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+import dataclasses
 import errno
 import time
 from typing import Any
@@ -28,9 +29,25 @@ from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import undo_log
-from os_acc.privileged.pci import records
 from os_acc.privileged.pci import rtnetlink
 from os_acc.texts import forms
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """The settings of a NIC's VF that were changed on its PF.
+
+    :ivar ids: vendor:product
+    :ivar ours: what was set, by the names of rtnetlink.SETTINGS
+    :ivar before: what was there before, by the same names
+    """
+
+    ids: str
+    ours: dict[str, Any]
+    before: dict[str, Any]
+
+
+ports = undo_log.Records('ports', Port)
 
 # The pause between two attempts, while a VF has not come up yet.
 _PAUSE = 0.1
@@ -46,11 +63,8 @@ _ALMOST_NO_MAC = '02:00:00:00:00:00'
 def read_port(address: str, seconds: float) -> dict[str, Any]:
     """Read what is set for a VF on its PF.
 
-    :param address: of the VF
     :returns: values by mac_address, vlan ([id, priority]), trusted and
         spoof_check; None for what the PF's driver does not tell
-    :raises DeviceError, DeviceNotFound: see network.vf_port()
-    :raises PrivilegeError: if pyroute2 is not installed
     """
     function = arguments.function(address)
     place = network.vf_port(function)
@@ -66,35 +80,29 @@ def read_port(address: str, seconds: float) -> dict[str, Any]:
 def set_port(address: str, wanted: Mapping[str, Any], seconds: float) -> None:
     """Set up a VF's port on its PF, before a guest uses the VF.
 
-    :param address: of the VF
     :param wanted: values by mac_address, vlan ([id, priority]), trusted and
         spoof_check; what is not in it is as set_new() has made it, or stays
-    :param seconds: for the whole operation
-    :raises DeviceBusy: if a guest has the VF open
     :raises DeviceInUseByHost: if the host uses the VF
     :raises DeviceError: if the PF's driver refuses, or does not tell the
         present value, so that it could not be restored
     :raises DeviceNotFound: if the PF has no network interface here
-    :raises InvalidRequest: if a value is invalid, or device_spec does not
-        allow to trust this VF
-    :raises PrivilegeError: if pyroute2 is not installed
-    :raises Timeout: if it takes too long
+    :raises InvalidRequest: also if device_spec does not allow to trust this VF
     """
     function = arguments.function(address)
     changes = _checked('wanted', wanted)
-    if changes.get('trusted') and not _may_be_trusted(function):
+    if changes.get('trusted') and not offers.entry(function).trusted:
         arguments.refuse(
             'wanted', changes, f'trusted for {address} in device_spec'
         )
     seconds = arguments.seconds(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, seconds / 2):
-            _make_anew(pci.get(address), seconds / 4)
-            if changes:
-                _set(pci.get(address), changes, seconds / 4)
+    def act(deadline: waiting.Deadline) -> None:
+        _make_anew(pci.get(address), deadline.left(0.5))
+        if changes:
+            _set(pci.get(address), changes, deadline.left(0.5))
 
-    waiting.at_most(act, seconds, f'the port of VF {address} to be set up')
+    what = f'the port of VF {address} to be set up'
+    function_notes.change(function, seconds, what, act)
 
 
 @context.entry
@@ -111,24 +119,18 @@ def restore_port(
     :param changed: the values that set_port() has set, as the caller knows
         them. They are used only without a record, to say which of them the VF
         still has
-    :param seconds: for the whole operation
     :returns: a clause for each setting that is not restored
-    :raises DeviceBusy: if a guest has the VF open
     :raises DeviceNotFound: if the PF has no network interface any more
-    :raises DeviceError: if the PF's driver refuses
-    :raises InvalidRequest: if a value is invalid
-    :raises Timeout: if it takes too long
     """
     function = arguments.there(address)
     changed = _checked('changed', changed)
-    seconds = arguments.seconds(seconds)
-
-    def act() -> list[str]:
-        with function_notes.locked(function, seconds / 2):
-            return _restore(pci.get(address), changed, seconds / 2)
-
-    return waiting.at_most(
-        act, seconds, f'the port of VF {address} to be restored'
+    return function_notes.change(
+        function,
+        arguments.seconds(seconds),
+        f'the port of VF {address} to be restored',
+        lambda deadline: _restore(
+            pci.get(address), changed, deadline.left(0.5)
+        ),
     )
 
 
@@ -136,8 +138,6 @@ def _check_closed(function: pci.Function) -> None:
     """Check that no guest has a VF open: its port is not changed then.
 
     The guest may have other functions of its IOMMU group open.
-
-    :raises DeviceBusy: if a guest has it open
     """
     device_users.wait_until_closed(
         function.path, f'VF {function.address}', 0, shares=True
@@ -199,12 +199,7 @@ def _change(
 def set_new(
     function: pci.Function, wanted: Mapping[str, Any], seconds: float
 ) -> None:
-    """Set up a VF that was just made. Nothing of it is to be restored.
-
-    :param wanted: as for set_port(); the caller has it from device_spec
-    :raises DeviceError: if the PF's driver refuses
-    :raises DeviceError, DeviceNotFound: see network.vf_port()
-    """
+    """Set up a VF that was just made. Nothing of it is to be restored."""
     changes = _checked('vf_settings', wanted)
     place = network.vf_port(function)
     _change(place, changes, _read(place), seconds)
@@ -224,7 +219,7 @@ def _make_anew(function: pci.Function, seconds: float) -> None:
     ):
         return
     place = network.vf_port(function)
-    now, known = _read(place), _known(function)
+    now, known = _read(place), ports.of(function)
     ported = known.ours if known is not None else {}
     changes = {
         name: value
@@ -244,7 +239,7 @@ def _remember(
     If there is a record already, it says what was there before os-acc changed
     anything. That counts, unless somebody else has changed it since.
     """
-    known = _known(function)
+    known = ports.of(function)
     before = {}
     for name in changes:
         if known is not None and now[name] == known.ours.get(name):
@@ -254,20 +249,13 @@ def _remember(
     if known is not None:
         changes = known.ours | changes
         before = known.before | before
-    records.ports.write(
-        function.address, records.Port(function.ids, changes, before)
-    )
-
-
-def _known(function: pci.Function) -> records.Port | None:
-    known = records.ports.read(function.address)
-    return known if known is not None and known.ids == function.ids else None
+    ports.write(function.address, Port(function.ids, changes, before))
 
 
 def _restore(
     function: pci.Function, changed: dict[str, Any], seconds: float
 ) -> list[str]:
-    known = _known(function)
+    known = ports.of(function)
     if known is not None:
         _check_closed(function)
     place = network.vf_port(function)
@@ -286,12 +274,8 @@ def _restore(
             _write(place, name, known.before[name], seconds)
         else:
             left.append(f'{name} was set to {now[name]} by somebody else')
-    records.ports.delete(function.address)
+    ports.delete(function.address)
     return left
-
-
-def _may_be_trusted(function: pci.Function) -> bool:
-    return offers.entry(function).trusted is True
 
 
 def _read(place: network.VFPort) -> dict[str, Any]:

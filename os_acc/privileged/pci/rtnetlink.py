@@ -30,7 +30,6 @@ def read_vf(interface: int, number: int) -> dict[str, Any]:
     """Read the settings of a VF.
 
     :param interface: the number (ifindex) of the PF's interface
-    :param number: the VF's number
     :returns: values by SETTINGS and vlan_protocol; vlan is a list of id and
         priority; None if the PF's driver does not tell
     :raises OSError: what the kernel answered; ENODEV if there is no such
@@ -65,11 +64,7 @@ def read_vf(interface: int, number: int) -> dict[str, Any]:
 def write_vf(interface: int, number: int, name: str, value: Any) -> None:
     """Change one setting of a VF.
 
-    :param interface: the number (ifindex) of the PF's interface
-    :param number: the VF's number
-    :param name: one of SETTINGS
     :param value: for vlan a list of id and priority, both 0 for none
-    :raises OSError: what the kernel or the PF's driver answered
     """
     change: dict[str, Any]
     if name == 'mac_address':

@@ -21,7 +21,6 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     Then note that the instance may have written to it. take() does so for the
     functions that os-acc binds.
 
-    :param instance_uuid: the instance that gets it
     :raises DeviceBusy: if it may hold the data of another instance
     :raises DeviceError: if it stores data and cannot be emptied, or is not
         bound to VFIO
@@ -30,18 +29,18 @@ def hand_out(address: str, instance_uuid: str, seconds: float) -> None:
     arguments.uuid(instance_uuid)
     seconds = arguments.seconds(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, seconds / 2):
-            now = pci.get(address)
-            if not vfio.is_bound(now):
-                raise exception.DeviceError(
-                    device=f'PCI function {address}',
-                    reason=f'it is bound to {now.driver or "no driver"}, not '
-                    'to VFIO',
-                )
-            storage.hand_out(now, instance_uuid)
+    def act(deadline: waiting.Deadline) -> None:
+        now = pci.get(address)
+        if not vfio.is_bound(now):
+            raise exception.DeviceError(
+                device=f'PCI function {address}',
+                reason=f'it is bound to {now.driver or "no driver"}, not to '
+                'VFIO',
+            )
+        storage.hand_out(now, instance_uuid)
 
-    waiting.at_most(act, seconds, f'PCI function {address} to be checked')
+    what = f'PCI function {address} to be checked'
+    function_notes.change(function, seconds, what, act)
 
 
 @context.entry

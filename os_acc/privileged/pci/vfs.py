@@ -17,10 +17,10 @@ from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import undo_log
-from os_acc.privileged import vf_cards
+from os_acc.privileged.fpga import dfl_ports
 from os_acc.privileged.kernel import vf_number
+from os_acc.privileged.pci import bindings
 from os_acc.privileged.pci import network
-from os_acc.privileged.pci import records
 from os_acc.spec import device_spec
 
 
@@ -30,10 +30,8 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
 
     :param number: num_vfs of the PF's entry of device_spec, or as many as were
         made for the VANs that have VFs of the PF
-    :raises DeviceNotFound: as offers.vfs_entry
     :raises InvalidRequest: if it is another number
     :raises DeviceBusy: if the PF has VFs already, or is bound to VFIO
-    :raises DeviceError, Timeout: as vf_number.create
     """
     function = arguments.there(pf)
     spec, possible = offers.vfs_entry(function)
@@ -42,17 +40,16 @@ def create_vfs(pf: str, number: int, seconds: float) -> None:
     if number not in possible:
         wanted = ' or '.join(map(str, sorted(possible))) or None
         arguments.refuse('number', number, f'num_vfs of device_spec, {wanted}')
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> None:
-        with function_notes.locked(function, deadline.left(0.5)):
-            if there := sriov.count(pf):
-                raise exception.DeviceBusy(
-                    device=f'PF {pf}', reason=f'it has {there} VFs'
-                )
-            _make(function, spec, number, _settings(spec, number), deadline)
+    def act(deadline: waiting.Deadline) -> None:
+        if there := sriov.count(pf):
+            raise exception.DeviceBusy(
+                device=f'PF {pf}', reason=f'it has {there} VFs'
+            )
+        _make(function, spec, number, _settings(spec, number), deadline)
 
-    waiting.at_most(act, seconds, f'{number} VFs of PF {pf} to be created')
+    what = f'{number} VFs of PF {pf} to be created'
+    function_notes.change(function, seconds, what, act)
 
 
 @context.entry
@@ -66,7 +63,6 @@ def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
 
     :returns: clauses that say why the previous VFs stay; empty if it has the
         number now
-    :raises: as create_vfs
     """
     function = arguments.there(pf)
     spec = offers.specs().check(function)
@@ -74,26 +70,25 @@ def change_vfs(pf: str, number: int, seconds: float) -> list[str]:
     if number != spec.num_vfs:
         arguments.refuse('number', number, f'num_vfs, {spec.num_vfs}')
     seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
 
-    def act() -> list[str]:
-        with function_notes.locked(function, deadline.left(0.5)):
-            before, known = sriov.count(pf), undo_log.vfs.read(pf)
-            had = known.settings if known is not None else []
-            wanted = _settings(spec, number)
-            if before == number and had == wanted:
-                return []
-            if stay := _remove_vfs(pci.get(pf), deadline):
-                return stay
-            try:
-                _make(function, spec, number, wanted, deadline)
-            except exception.ExceptionBase:
-                if before:
-                    _make(function, None, before, had, deadline)
-                raise
+    def act(deadline: waiting.Deadline) -> list[str]:
+        before, known = sriov.count(pf), undo_log.vfs.read(pf)
+        had = known.settings if known is not None else []
+        wanted = _settings(spec, number)
+        if before == number and had == wanted:
             return []
+        if stay := _remove_vfs(pci.get(pf), deadline):
+            return stay
+        try:
+            _make(function, spec, number, wanted, deadline)
+        except exception.ExceptionBase:
+            if before:
+                _make(function, None, before, had, deadline)
+            raise
+        return []
 
-    return waiting.at_most(act, seconds, f'{number} VFs of PF {pf}')
+    what = f'{number} VFs of PF {pf}'
+    return function_notes.change(function, seconds, what, act)
 
 
 def _make(
@@ -103,10 +98,7 @@ def _make(
     settings: list[dict[str, Any]],
     deadline: waiting.Deadline,
 ) -> None:
-    """Make the VFs of a PF that has none. Its lock is held.
-
-    :param settings: of each VF, if its PF sets something for it
-    """
+    """Make the VFs of a PF that has none. Its lock is held."""
     pf = function.address
     for obstacle in vf_availability.vfs_obstacles(pci.get(pf), spec=spec):
         raise obstacle.error()
@@ -115,8 +107,7 @@ def _make(
     before = known.autoprobe if known else sriov.autoprobe(pf)
     function_notes.note_vfs(function, number)
     undo_log.vfs.write(pf, undo_log.Vfs(number, before))
-    for card in vf_cards.ALL:
-        card.before_vfs(pci.get(pf), number, deadline.left(0.5))
+    dfl_ports.before_vfs(pci.get(pf), number, deadline.left(0.5))
     vf_number.create(pf, number, deadline.left())
     if not settings:
         return
@@ -174,17 +165,14 @@ def remove_vfs(pf: str, seconds: float) -> list[str]:
     If the VFs stay, sriov_drivers_autoprobe of the PF is still restored.
 
     :returns: clauses that say why the VFs stay; empty if the PF has none now
-    :raises DeviceError, Timeout: if they cannot be removed
     """
     function = arguments.there(pf)
-    seconds = arguments.seconds(seconds)
-    deadline = waiting.Deadline(seconds)
-
-    def act() -> list[str]:
-        with function_notes.locked(function, deadline.left(0.5)):
-            return _remove_vfs(pci.get(pf), deadline)
-
-    return waiting.at_most(act, seconds, f'the VFs of PF {pf} to be removed')
+    return function_notes.change(
+        function,
+        arguments.seconds(seconds),
+        f'the VFs of PF {pf} to be removed',
+        lambda deadline: _remove_vfs(pci.get(pf), deadline),
+    )
 
 
 def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
@@ -207,11 +195,10 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
         return users
     addresses = pf.vf_addresses
     vf_number.remove(pf.address, known.autoprobe)
-    for card in vf_cards.ALL:
-        card.after_vfs(pf, deadline.left())
+    dfl_ports.after_vfs(pf, deadline.left())
     for address in addresses:
-        records.functions.delete(address)
-        records.ports.delete(address)
+        bindings.functions.delete(address)
+        network.ports.delete(address)
         notes.forget(notes.PCI, address, notes.Cleaned.EARLIER)
     undo_log.vfs.delete(pf.address)
     notes.forget(notes.VFS, pf.address, notes.Cleaned.EARLIER)
