@@ -105,9 +105,9 @@ class OSAccApp(app.App):
         self.configuration_error: Exception | None = None
 
     def run(self, argv: list[str]) -> int:
-        if '--' in argv and 'run' in argv:
-            place = argv.index('--')
-            argv, self.command_line = argv[:place], argv[place + 1 :]
+        before = list(itertools.takewhile(lambda word: word != '--', argv))
+        if 'run' in before:
+            argv, self.command_line = before, argv[len(before) + 1 :]
         result: int = super().run(argv)
         return result
 

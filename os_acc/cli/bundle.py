@@ -116,12 +116,20 @@ def _versions() -> dict[str, Any]:
             continue
     return {
         'python': sys.version,
-        'system': platform.freedesktop_os_release().get('PRETTY_NAME'),
+        'system': _system(),
         'kernel': f'{uname.release} {uname.version} {uname.machine}',
         'boot_id': sysfs.boot_id(),
         'user_id': os.geteuid(),
         'packages': found,
     }
+
+
+def _system() -> str | None:
+    """The name of the distribution; None: a small container has no name."""
+    try:
+        return platform.freedesktop_os_release().get('PRETTY_NAME')
+    except OSError:
+        return None
 
 
 def _providers() -> set[str]:

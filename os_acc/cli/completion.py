@@ -18,8 +18,9 @@ from os_acc.cli import completion_scripts
 _WORDS = 'words'
 
 # The options of all commands that take a value.
-_CONFIG_FILE, _STATE_PATH = '--config-file', '--state-path'
-_WITH_VALUE = (_CONFIG_FILE, _STATE_PATH, '--log-file')
+_CONFIGURATION = ('--config-file', '--config-dir')
+_STATE_PATH = '--state-path'
+_WITH_VALUE = (*_CONFIGURATION, _STATE_PATH, '--log-file')
 
 # What the first positional argument of a command is.
 _POSITIONAL = {
@@ -168,8 +169,13 @@ def _read(words: list[str]) -> _Line:
 
 def _configure(values: dict[str, list[str]]) -> None:
     """Use the configuration and the journal that the line names."""
-    if paths := values.get(_CONFIG_FILE):
-        arguments = [part for path in paths for part in (_CONFIG_FILE, path)]
+    arguments = [
+        part
+        for option in _CONFIGURATION
+        for path in values.get(option, ())
+        for part in (option, path)
+    ]
+    if arguments:
         os_acc.CONF(arguments, project='os-acc')
     if directories := values.get(_STATE_PATH):
         os_acc.CONF.set_override('state_path', directories[-1], 'os_acc')

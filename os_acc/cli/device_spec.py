@@ -223,6 +223,8 @@ def _is_there(other: holder.Holder) -> bool:
             return found.identity() == other.journal and any(
                 each.van_uuid == other.van for each in found.handles()
             )
+    except exception.JournalBusy:
+        return True  # somebody writes to it
     except exception.JournalError:
         return False
 

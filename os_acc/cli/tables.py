@@ -194,10 +194,12 @@ def cut(line: str, limit: int) -> str:
 def fitted(text: str, stream: TextIO) -> list[str]:
     """Return the lines of a text, as wide as the terminal.
 
+    As in a cell, nothing in it can control the terminal: see text().
+
     :param stream: where they will be printed. If it is not a terminal, no line
         is broken
     """
-    lines = text.split('\n')
+    lines = list(map(_printable, text.split('\n')))
     limit = width(stream)
     if limit is None:
         return lines

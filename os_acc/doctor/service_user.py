@@ -70,6 +70,8 @@ def _error(conf: cfg.ConfigOpts, user: pwd.struct_passwd) -> str | None:
                 '-m',
                 'os_acc.doctor.daemon_of_user',
                 *(conf.config_file or ()),
+                # The default directories need not exist.
+                *filter(os.path.isdir, getattr(conf, 'config_dir', ())),
             ],
             user=user.pw_uid,
             group=user.pw_gid,

@@ -33,7 +33,7 @@ PERMISSIONS = 0o7777
 _KINDS = {stat.S_IFCHR: 'c', stat.S_IFBLK: 'b'}
 
 # As objects.fields.DevicePath: no blanks, quotes or backslashes, ASCII only.
-_PATH = re.compile(r'/dev(/[^\x00-\x20\x7f-\uffff"\\/]+)+')
+_PATH = re.compile(r'/dev(/[!#-.0-\[\]-~]+)+')
 _LONGEST = 4096
 
 _DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

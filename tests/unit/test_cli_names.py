@@ -43,6 +43,19 @@ def test_unplug_of_a_name_that_never_was(run):
     assert again == 'released 0: instance web-1 has none\n'
 
 
+def test_a_name_does_not_control_the_terminal(run):
+    run.fine('plug', 'web-1', *FAKE, '--name', 'web-\33[2J1')
+    result = run('unplug', 'web-2')
+    assert "Did you mean 'web-\\x1b[2J1'?" in ' '.join(result.err.split())
+    assert '\33' not in result.out + result.err
+    assert '\33' not in run('unplug', 'web-2', '--must-exist').err
+
+
+def test_an_instance_that_is_called_run(run):
+    run.fine('plug', *FAKE, '--', 'run')
+    assert run.fine('unplug', '--', 'run').out == 'released 1\n'
+
+
 def test_unplug_that_must_exist(run):
     van = run.fine('plug', 'web-1', *FAKE, '-f', 'json').json[0]['uuid']
     for instance in ('web-2', 'elephant'):

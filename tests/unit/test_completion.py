@@ -103,6 +103,15 @@ def test_what_is_on_the_host(words, config):
     assert set(words(*plug, '--trait', '')) == {'CUSTOM_FAKE_DEVICE'}
 
 
+def test_a_directory_of_configuration_files(words, config, tmp_path):
+    directory = tmp_path / 'conf.d'
+    directory.mkdir()
+    config.rename(directory / 'fake.conf')
+    for option in (['--config-dir', directory], [f'--config-dir={directory}']):
+        assert set(words(*option, 'device', 'show', '')) == {'gpu0', 'nic0'}
+    assert words('--config-dir', '') == {}
+
+
 def test_what_cannot_be_read_is_no_error(clean, monkeypatch):
     def fail(*_):
         raise OSError
