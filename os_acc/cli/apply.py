@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from collections.abc import Sequence
 import json
 from typing import Any
 
@@ -83,9 +82,7 @@ class Apply(base.Command, listing.Listing):
             return exit_codes.FAILED
         return code or exit_codes.WOULD_CHANGE * self._changes
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         document = documents.from_files(parsed_args.path)
         if parsed_args.check:
             done = applying.check(base.look(), document)

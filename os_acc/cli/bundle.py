@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 import dataclasses
 from importlib import metadata
 import os
@@ -187,8 +188,7 @@ def _file(
 
 
 def _journal(extensions: loader.Extensions) -> dict[str, Any]:
-    host = base.look(extensions)
-    try:
+    with contextlib.closing(base.look(extensions)) as host:
         journal: journal_module.Journal = host.journal
         return {
             'path': journal.path,
@@ -201,8 +201,6 @@ def _journal(extensions: loader.Extensions) -> dict[str, Any]:
             'reservations': [str(each) for each in journal.reservations()],
             'unhealthy': [str(each) for each in journal.unhealthy()],
         }
-    finally:
-        host.close()
 
 
 def _entry(entry: journal_module.Entry) -> dict[str, Any]:

@@ -41,11 +41,10 @@ def _entries() -> tuple[
     list[journal_module.Entry], list[journal_module.UnreadableRow]
 ]:
     conf = os_acc.CONF.os_acc
-    journal = journal_module.Journal(conf.state_path, _PATIENCE, True)
-    try:
+    with contextlib.closing(
+        journal_module.Journal(conf.state_path, _PATIENCE, True)
+    ) as journal:
         return journal.entries(), journal.unreadable()
-    finally:
-        journal.close()
 
 
 def _vans() -> Found:

@@ -9,6 +9,7 @@ the container and the interface, so that add and del may be repeated.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -228,8 +229,7 @@ def _check_attachment(
 
     :raises CNIError: if it is not
     """
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         rows = opened.journal.unreadable(info.uuid)
         entries = {
             entry.van.uuid: entry
@@ -265,8 +265,6 @@ def _check_attachment(
                 raise _not_as_added(
                     f'prevResult lacks the device {van.guest_config}'
                 )
-    finally:
-        opened.close()
 
 
 def _not_as_added(text: str) -> cni_config.CNIError:
@@ -281,16 +279,13 @@ def _check_available(wanted: cni_config.Wanted) -> None:
     instance = objects.InstanceInfo(
         uuid=str(uuid.uuid4()), name='status', project_id=''
     )
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         planned = preview.plug(
             opened,
             instance,
             wanted.requests(instance.uuid),
             plugin=wanted.plugin,
         )
-    finally:
-        opened.close()
     obstacles = [each.obstacle for each in planned if each.obstacle]
     if obstacles:
         raise cni_config.CNIError(

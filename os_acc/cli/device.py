@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 
 from cliff import columns
@@ -119,9 +118,7 @@ class DeviceList(base.Command, listing.Listing):
         listing.Column('not_free', long=True),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         host = base.look()
         self._tell_unreadable(host.journal)
         base.tell_if_empty(host.journal)
@@ -186,9 +183,7 @@ class DeviceShow(base.Command, listing.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         wanted = names.device(parsed_args.address)
         host = base.look()
         shown: dict[str, Any] = {}

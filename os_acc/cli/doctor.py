@@ -68,9 +68,7 @@ class Doctor(answers.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         return self.keys(), [
             dataclasses.astuple(each) for each in self._findings(parsed_args)
         ]

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -50,16 +51,15 @@ def look(
     :param say: gets a line for each instance that recovery would look at
         first
     """
-    opened = host.Host.open(os_acc.CONF, read_only=True, owner=base.OWNER)
-    try:
+    with contextlib.closing(
+        host.Host.open(os_acc.CONF, read_only=True, owner=base.OWNER)
+    ) as opened:
         planned = plan(opened)
         for instance in preview.unsettled(opened):
             say(
                 f'Recovery would first look at instance {instance} (os-acc '
                 'recover)'
             )
-    finally:
-        opened.close()
     return planned
 
 

@@ -104,9 +104,7 @@ class Events(answers.Command, listing.Listing):
             return base.Command.run(self, parsed_args)
         return super().run(parsed_args)
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         if parsed_args.follow:
             # The command does not end by itself, so no "still works" is shown.
             self.notice.stop()

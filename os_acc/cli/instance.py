@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
 import functools
 from typing import Any
 from typing import NamedTuple
@@ -89,9 +87,7 @@ class Plug(answers.Command, listing.Listing):
             self.columns = dry_run.COLUMNS  # type: ignore[misc]
         return super().run(parsed_args)
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         if parsed_args.dry_run:
             return dry_run.table(self._preview(parsed_args)[1])
         info, vans = self._plug(parsed_args)

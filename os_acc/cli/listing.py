@@ -40,6 +40,10 @@ _TITLES = {
 }
 
 
+#: What take_action() of a list returns: the keys of the columns, and the rows.
+Table = tuple[Sequence[str], Iterable[Any]]
+
+
 class Column(NamedTuple):
     """A column of a list.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import os
 import secrets
 import stat
@@ -65,15 +66,12 @@ class Metrics(base.Command):
         path = parsed_args.output
         if path is not None:
             _check_output(path)
-        opened = base.look()
-        try:
+        with contextlib.closing(base.look()) as opened:
             # First, because without the journal there are no figures.
             of_journal = [*_of_journal(opened.journal)]
             of_journal += _of_measures(opened.journal.measures())
             of_journal.append(_of_demand(opened.journal.demand()))
             devices, failed = self._devices(opened)
-        finally:
-            opened.close()
         registry = prometheus_client.CollectorRegistry()
         registry.register(_Found([*of_journal, *_of_devices(devices, failed)]))
         if path is None:

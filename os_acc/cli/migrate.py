@@ -130,14 +130,11 @@ class Migrate(answers.Command):
 
     def _looked_at(self, parsed_args: argparse.Namespace) -> _Planned:
         """Look at a move that is not made."""
-        opened = base.look()
-        try:
+        with contextlib.closing(base.look()) as opened:
             info = _instance(opened, parsed_args.instance)
             with self._planned(opened, info, parsed_args) as found:
                 self.failed = bool(found.obstacles)
                 return found
-        finally:
-            opened.close()
 
     def _moved(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         """Move the instance.

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 from os_acc import exception
@@ -41,9 +40,7 @@ class MigrationList(base.Command, listing.Listing):
         listing.Column('changed'),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         rows: dict[str, list[Any]] = {}
         with base.reading() as read:
             for entry in _moving(read):
@@ -83,11 +80,8 @@ class MigrationCheck(base.Command, listing.Listing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_instance(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
-        opened = base.look()
-        try:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
+        with contextlib.closing(base.look()) as opened:
             called = names.instance(
                 opened.journal, parsed_args.instance, 'migration check'
             )
@@ -96,8 +90,6 @@ class MigrationCheck(base.Command, listing.Listing):
                 opened.journal, called, info.uuid, None, 'migration check'
             )
             plan = plans.describe(opened, info)
-        finally:
-            opened.close()
         self.unfinished = bool(plan.obstacles)
         return self.keys(), [
             [_shown(getattr(each, key)) for key in self.keys()]
@@ -129,9 +121,7 @@ class _Settle(base.Command, listing.Listing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_instance(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         opened = base.open_existing()
         opened.close()
         self.initialize()
@@ -286,11 +276,8 @@ def _check_decided(entries: list[journal.Entry]) -> None:
 
     :raises MigrationConflict: if it is, or is paused
     """
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         stays = guests.stays(opened, entries)
-    finally:
-        opened.close()
     if stays is None:
         raise exception.MigrationConflict(
             instance=entries[0].van.instance_uuid, reason=calls.UNDECIDED
@@ -304,10 +291,7 @@ def _look(entries: list[journal.Entry]) -> tuple[bool | None, bool]:
         guest that came without them, and was shut down since, needs them in
         its definition; one that has them there keeps them
     """
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         runs = guests.runs(opened, entries)
         there = runs or guests.exists(opened, entries)
         return runs, bool(there) and moves.can_attach(opened, entries)
-    finally:
-        opened.close()

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
 
 from os_acc import exception
 from os_acc import loader
@@ -66,9 +63,7 @@ class Orphans(base.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         path, owner = parsed_args.known, parsed_args.owner
         if parsed_args.release and None in (path, owner):
             raise exception.InvalidRequest(

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
 import contextlib
 from typing import Any
 
@@ -48,9 +46,7 @@ class VANList(answers.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         entries, unreadable = _read(_instance(parsed_args))
         rows = [
             *(base.van_row(entry.van, entry.called) for entry in entries),
@@ -102,9 +98,7 @@ class VANShow(base.Command, listing.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         entries, unreadable = _read()
         known = [entry.van.uuid for entry in entries]
         known += [row.van_uuid for row in unreadable]
