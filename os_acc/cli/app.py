@@ -28,7 +28,6 @@ from os_acc import exception
 from os_acc.cli import errors
 from os_acc.cli import exit_codes
 from os_acc.cli import logs
-from os_acc.cli import neighbours
 from os_acc.cli import usage
 from os_acc.options import nova as nova_options
 
@@ -136,7 +135,7 @@ class OSAccApp(app.App):
         called = ' '.join(words[:2])
         known = sorted(self.command_manager.commands)
         near = [name for name in known if words[0] in name.split()]
-        near = near or neighbours.commands(words[0])
+        near = near or usage.instead_of(words[0])
         near = near or difflib.get_close_matches(called, known)
         text = f'{called!r} is not a command'
         return f'{text}; there is {", ".join(near)}' if near else text

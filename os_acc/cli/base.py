@@ -28,7 +28,6 @@ from os_acc import progress
 from os_acc.cli import app as app_module
 from os_acc.cli import exit_codes
 from os_acc.cli import listing
-from os_acc.cli import notices
 from os_acc.cli import progress as bars
 from os_acc.cli import report
 from os_acc.cli import tables
@@ -76,7 +75,7 @@ class Command(command.Command):
     creates: ClassVar[bool] = False
     configured: ClassVar[bool] = False
     announces: ClassVar[bool] = True
-    notice: notices.Notice
+    notice: bars.Notice
 
     def get_epilog(self) -> str:
         """Add nothing to the help.
@@ -109,7 +108,7 @@ class Command(command.Command):
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
         """Say on a terminal that the command still works, if it does."""
-        self.notice = notices.Notice(self.app.stderr, self.cmd_name or '')
+        self.notice = bars.Notice(self.app.stderr, self.cmd_name or '')
         self._bar = bars.Bar(self.app.stderr)
         if not self.announces:
             yield

@@ -23,7 +23,7 @@ from os_acc import host
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
-from os_acc.cli import output_files
+from os_acc.cli import errors
 from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.objects import van as states
@@ -81,7 +81,7 @@ class Metrics(base.Command):
         try:
             _write(path, prometheus_client.generate_latest(registry))
         except OSError as err:
-            raise output_files.error(
+            raise errors.unwritable(
                 'metrics', '--output', path, _EXPECTED, err
             ) from err
 

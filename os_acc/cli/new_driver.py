@@ -15,7 +15,7 @@ import shutil
 from os_acc import exception
 from os_acc import loader
 from os_acc.cli import base
-from os_acc.cli import output_files
+from os_acc.cli import errors
 
 #: The name of the driver in the files of the skeleton.
 _NAME = 'acme'
@@ -75,7 +75,7 @@ class NewDriver(base.Command):
             os.mkdir(directory)
             _write(directory, files)
         except OSError as err:
-            raise output_files.error(
+            raise errors.unwritable(
                 'new-driver',
                 'directory',
                 directory,

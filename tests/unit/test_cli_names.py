@@ -12,7 +12,7 @@ import os_acc
 from os_acc import loader
 from os_acc.cli import app
 from os_acc.cli import exit_codes
-from os_acc.cli import neighbours
+from os_acc.cli import usage as neighbours
 
 FAKE = ('--resource-class', 'CUSTOM_FAKE_PCI', '--driver', 'fake')
 VAN = '0f5d1c7e-6a83-4b0e-9c59-5f3f1c9be001'

@@ -11,7 +11,7 @@ import pytest
 import os_acc
 from os_acc.cli import app
 from os_acc.cli import candidates
-from os_acc.cli import completion_scripts
+from os_acc.cli import completion as completion_scripts
 
 
 @pytest.fixture

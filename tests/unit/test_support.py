@@ -18,7 +18,7 @@ import pytest
 
 from os_acc import journal
 from os_acc import loader
-from os_acc.cli import bundle
+from os_acc.cli import support as bundle
 from os_acc.doctor import privileges
 from os_acc.texts import masking
 
