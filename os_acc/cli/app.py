@@ -107,8 +107,7 @@ class OSAccApp(app.App):
         before = list(itertools.takewhile(lambda word: word != '--', argv))
         if 'run' in before:
             argv, self.command_line = before, argv[len(before) + 1 :]
-        result: int = super().run(argv)
-        return result
+        return super().run(argv)
 
     def run_subcommand(self, argv: list[str]) -> int:
         self.arguments = argv
@@ -124,8 +123,7 @@ class OSAccApp(app.App):
             ):
                 self.stderr.write(usage.line(self.NAME, self._unknown(argv)))
                 return exit_codes.WRONG_USAGE
-        result: int = super().run_subcommand(self.arguments)
-        return result
+        return super().run_subcommand(self.arguments)
 
     def _unknown(self, argv: list[str]) -> str:
         """Say that there is no such command, and name similar ones."""

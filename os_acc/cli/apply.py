@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-import json
 from typing import Any
 
 import os_acc
@@ -164,5 +163,4 @@ class Export(base.Command):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        found = export.export(base.look())
-        self.app.stdout.write(json.dumps(found, indent=2) + '\n')
+        self.print_json(export.export(base.look()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 import contextlib
+import json
 import os
 import re
 import sys
@@ -110,10 +111,7 @@ class Command(command.Command):
         """Say on a terminal that the command still works, if it does."""
         self.notice = bars.Notice(self.app.stderr, self.cmd_name or '')
         self._bar = bars.Bar(self.app.stderr)
-        if not self.announces:
-            yield
-            return
-        with self.notice:
+        with self.notice if self.announces else contextlib.nullcontext():
             yield
 
     def check_configuration(self) -> None:
@@ -135,6 +133,11 @@ class Command(command.Command):
                 expected='a directory that exists; os-acc creates only that '
                 'of the option state_path',
             )
+
+    def print_json(self, answer: dict[str, Any]) -> None:
+        """Print an answer for scripts on standard output."""
+        self.app.stdout.write(json.dumps(answer, indent=2) + '\n')
+        self.app.stdout.flush()
 
     def say(self, text: str) -> None:
         """Print a text on standard error, as wide as the terminal."""
@@ -195,9 +198,9 @@ def look(extensions: loader.Extensions | None = None) -> host.Host:
 
     :param extensions: the drivers and plugins; None: load all of them
     """
-    if extensions is None:
-        extensions = loader.load_all()
-    return host.Host(os_acc.CONF, extensions, read_only=True)
+    return host.Host(
+        os_acc.CONF, extensions or loader.load_all(), read_only=True
+    )
 
 
 def open_existing() -> host.Host:
@@ -210,8 +213,7 @@ def open_existing() -> host.Host:
     :raises JournalError: if it was set aside, because it was damaged
     """
     with reading() as journal:
-        # vans() raises the error of a journal that was set aside.
-        if not journal.exists() and not journal.vans():
+        if is_missing(journal):
             raise exception.JournalMissing(
                 path=journal.path,
                 reason='it does not exist, so there is nothing to do; if the '
@@ -226,16 +228,31 @@ def reading() -> Iterator[journal_module.Journal]:
 
     Rows whose handle class is of a driver's package are unreadable then.
     """
-    conf = os_acc.CONF.os_acc
-    journal = journal_module.Journal(
-        opts.value(os_acc.CONF, 'state_path'),
-        conf.journal_timeout,
-        read_only=True,
-    )
-    try:
+    path = opts.value(os_acc.CONF, 'state_path')
+    timeout = os_acc.CONF.os_acc.journal_timeout
+    with contextlib.closing(
+        journal_module.Journal(path, timeout, read_only=True)
+    ) as journal:
         yield journal
-    finally:
-        journal.close()
+
+
+def is_missing(journal: journal_module.Journal) -> bool:
+    """Whether there is no journal.
+
+    :raises JournalError: if it was set aside, because it was damaged
+    """
+    return not journal.exists() and not journal.vans()
+
+
+def devices(opened: host.Host) -> list[objects.Device]:
+    """List the devices. Those of a driver that fails are missing."""
+    # Only here, because most commands list no devices.
+    from os_acc.operations import discovery
+
+    try:
+        return discovery.devices(opened)
+    except exception.DiscoveryFailed as err:
+        return err.devices
 
 
 def tell_if_empty(journal: journal_module.Journal) -> None:

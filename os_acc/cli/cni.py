@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import os
 import sys
 from typing import Any
@@ -75,7 +74,7 @@ class CNILike(base.Command):
 
         def error(message: str) -> Any:
             code = cni_config.INVALID_ENVIRONMENT
-            self._print(_error(cni_config.CNIError(code, message), code))
+            self.print_json(_error(cni_config.CNIError(code, message), code))
             raise SystemExit(exit_codes.FAILED)
 
         parser.error = error  # type: ignore[method-assign]
@@ -90,10 +89,10 @@ class CNILike(base.Command):
                 log.error(self.app.LOG, err, '')
             code = _code(err, parsed_args.action)
             version = cni_config.version_of(self._fields)
-            self._print(_error(err, code, version))
+            self.print_json(_error(err, code, version))
             return exit_codes.FAILED
         if answer is not None:
-            self._print(answer)
+            self.print_json(answer)
         return 0
 
     def take_action(
@@ -131,7 +130,7 @@ class CNILike(base.Command):
             # As much as possible: what is wrong in the rest does not matter.
             self.check_configuration()
             with base.reading() as read:
-                if not read.exists() and not read.vans():
+                if base.is_missing(read):
                     return None
             self.initialize()
             os_acc.unplug(attachment.info)
@@ -145,7 +144,7 @@ class CNILike(base.Command):
             _check_attachment(info, requests, previous)
             return None
         vans = self._plug(info, requests, wanted)
-        names = _cdi_names(info, vans)
+        names = run.variables(info, vans)['OS_ACC_CDI_DEVICES'].split()
         earlier = previous.get('cdiDevices', [])
         return {
             'interfaces': [],
@@ -166,7 +165,7 @@ class CNILike(base.Command):
         :raises CNIError: if one could not be released
         """
         with base.reading() as read:
-            if not read.exists() and not read.vans():
+            if base.is_missing(read):
                 return
         self.initialize()
         with base.reading() as read:
@@ -210,14 +209,6 @@ class CNILike(base.Command):
             functools.partial(waiting.release_ended, self.say),
             requests,
         )
-
-    def _print(self, answer: dict[str, Any]) -> None:
-        self.app.stdout.write(json.dumps(answer, indent=2) + '\n')
-        self.app.stdout.flush()
-
-
-def _cdi_names(info: objects.InstanceInfo, vans: objects.VANList) -> list[str]:
-    return run.variables(info, vans)['OS_ACC_CDI_DEVICES'].split()
 
 
 def _check_attachment(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 from collections.abc import Iterable
 from typing import Any
 
@@ -130,7 +131,7 @@ class DeviceList(base.Command, listing.Listing):
             devices, self.failed = err.devices, err
         return self.keys(), [
             [
-                *(_plain(getattr(device, name)) for name in _DEVICE_COLUMNS),
+                *_fields(device, *_DEVICE_COLUMNS).values(),
                 _NotFree(_not_free(device)),
             ]
             for device in devices
@@ -187,14 +188,15 @@ class DeviceShow(base.Command, listing.Showing):
         wanted = names.device(parsed_args.address)
         host = base.look()
         shown: dict[str, Any] = {}
-        devices = _devices(host)
+        devices = base.devices(host)
         wanted = names.mediated_device(_mediated(devices), wanted)
         for device in devices:
             if device.address == wanted:
                 shown |= _shown(device, shown)
         for _, driver in sorted(host.extensions.drivers.items()):
             for name, value in self._shown_by(driver, wanted).items():
-                shown.setdefault(_key(name), value)
+                # A driver's names may have blanks.
+                shown.setdefault(name.lower().replace(' ', '_'), value)
         unreadable = [
             f'{row.van_uuid} of instance {row.instance_uuid}: {row.reason}'
             for row in host.journal.unreadable()
@@ -225,14 +227,6 @@ class DeviceShow(base.Command, listing.Showing):
             return {}
 
 
-def _devices(host: host_module.Host) -> list[objects.Device]:
-    try:
-        return discovery.devices(host)
-    except exception.DiscoveryFailed as err:
-        found: list[objects.Device] = err.devices
-        return found
-
-
 def _mediated(devices: Iterable[objects.Device]) -> set[str]:
     """The UUIDs of the mediated devices."""
     return {
@@ -244,11 +238,10 @@ def _mediated(devices: Iterable[objects.Device]) -> set[str]:
 
 
 def _not_free(device: objects.Device) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in device.handles:
-        if each.state != device_objects.FREE:
-            found[each.state] = found.get(each.state, 0) + 1
-    return found
+    states = [each.state for each in device.handles]
+    return collections.Counter(
+        state for state in states if state != device_objects.FREE
+    )
 
 
 def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
@@ -257,26 +250,16 @@ def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     :param before: what was shown of other devices at the same address: the
         VFs of a PF that other entries of device_spec name
     """
-    shown: dict[str, Any] = {
-        name: _plain(getattr(device, name)) for name in _DEVICE_COLUMNS
-    }
+    shown = _fields(device, *_DEVICE_COLUMNS)
     handles = [
         {
             'handle': each.handle.identity,
-            'state': each.state,
-            'holder': each.holder,
-            'reason': each.reason,
-            'region': each.region,
+            **_fields(each, 'state', 'holder', 'reason', 'region'),
         }
         for each in device.handles
     ]
     kinds = [
-        {
-            'name': kind.name,
-            'label': kind.label,
-            'capacity': kind.capacity,
-            'available': kind.available,
-        }
+        _fields(kind, 'name', 'label', 'capacity', 'available')
         for kind in device.mdev_types
     ]
     if 'handles' in before:
@@ -296,11 +279,6 @@ def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _key(name: str) -> str:
-    """The key of what a driver shows by a name with blanks."""
-    return name.lower().replace(' ', '_')
-
-
 def _joined(one: Any, other: Any) -> list[Any]:
     both = [*_listed(one), *_listed(other)]
     return list(dict.fromkeys(both))
@@ -310,5 +288,10 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value
+def _fields(described: objects.VersionedObject, *names: str) -> dict[str, Any]:
+    """Some fields of an object; its lists as lists of Python."""
+    values = {name: getattr(described, name) for name in names}
+    return {
+        name: list(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }

@@ -181,18 +181,8 @@ def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
 def _read(parsed_args: argparse.Namespace) -> list[events.Event]:
     wanted = _wanted(parsed_args)
     with base.reading() as journal:
-        found = _chosen(journal, wanted, parsed_args)
+        found = journal.events(wanted)
         base.tell_if_empty(journal)
-    return found
-
-
-def _chosen(
-    journal: journal_module.Journal,
-    wanted: events.Wanted,
-    parsed_args: argparse.Namespace,
-) -> list[events.Event]:
-    """Read events."""
-    found = journal.events(wanted)
     vans = {e.van_uuid for e in found if e.van_uuid}
     if parsed_args.van is not None and vans:
         names.only(vans, parsed_args.van, 'events: --van')
@@ -216,7 +206,9 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
             raise _refused('--van', parsed_args.van, names.EXPECTED)
     if parsed_args.instance is not None:
         instance = parsed_args.instance
-        beginnings.append(names.beginning(instance) or _of_name(instance))
+        beginnings.append(
+            names.beginning(instance) or instance_names.instance_uuid(instance)
+        )
     since, device = parsed_args.since, parsed_args.device
     return events.Wanted(
         van=van,
@@ -225,12 +217,6 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
         device=device and (pci_address.canonical(device) or device),
         since=None if since is None else _since(since),
     )
-
-
-def _of_name(name: str) -> str:
-    """The UUID that os-acc derives from the name of an instance."""
-    uuid: str = instance_names.instance_uuid(name)
-    return uuid
 
 
 def _since(text: str) -> str:

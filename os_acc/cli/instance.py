@@ -98,11 +98,7 @@ class Plug(answers.Command, listing.Listing):
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         if parsed_args.dry_run:
-            info, planned = self._preview(parsed_args)
-            return {
-                'instance': answers.instance(info),
-                **dry_run.answer(planned),
-            }
+            return dry_run.answer(*self._preview(parsed_args))
         info, vans = self._plug(parsed_args)
         return {
             'instance': answers.instance(info),
@@ -174,21 +170,16 @@ def _read(
     if parsed_args.driver:
         for request in bound.requests:
             request.driver = parsed_args.driver
-    return _info(parsed_args, bound), bound
-
-
-def _info(
-    parsed_args: argparse.Namespace, bound: requests.Bound
-) -> objects.InstanceInfo:
     project_id = parsed_args.project_id
     if project_id is None:
         project_id = bound.project_id
-    return base.instance_info(
+    info = base.instance_info(
         parsed_args.instance,
         name=parsed_args.name or parsed_args.instance,
         project_id=project_id,
         hypervisor_id=parsed_args.hypervisor_id,
     )
+    return info, bound
 
 
 class Unplug(answers.Command):
@@ -241,11 +232,7 @@ class Unplug(answers.Command):
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         if parsed_args.dry_run:
-            info, planned = self._preview(parsed_args)
-            return {
-                'instance': answers.instance(info),
-                **dry_run.answer(planned),
-            }
+            return dry_run.answer(*self._preview(parsed_args))
         done = self._unplug(parsed_args)
         return {
             'instance': answers.instance(done.info),
@@ -262,7 +249,7 @@ class Unplug(answers.Command):
                 )
             ):
                 self.say(text)
-            if not read.exists() and not read.vans():
+            if base.is_missing(read):
                 base.tell_if_empty(read)
                 return _Released(info, 0, 0)
         # The recovery may release what this command was to release.

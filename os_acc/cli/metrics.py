@@ -155,19 +155,21 @@ class _Found:
         return self._found
 
 
-def _gauge(
+def _metric(
     name: str,
     text: str,
     labels: Sequence[str],
     values: Mapping[Any, float],
+    counts: bool = False,
 ) -> metrics_core.Metric:
-    """Make a gauge.
+    """Make a gauge, or a counter.
 
     :param values: the value for each tuple of values of the labels
     """
     from prometheus_client import core
 
-    made = core.GaugeMetricFamily(f'os_acc_{name}', text, labels=labels)
+    kind = core.CounterMetricFamily if counts else core.GaugeMetricFamily
+    made = kind(f'os_acc_{name}', text, labels=labels)
     for of, value in sorted(values.items()):
         made.add_metric(of, value)
     return made
@@ -177,7 +179,7 @@ def _of_journal(
     journal: journal_module.Journal,
 ) -> Iterator[metrics_core.Metric]:
     """The current figures of the journal."""
-    yield _gauge(
+    yield _metric(
         'journal_exists',
         '1 if there is a journal, 0 if nothing was plugged yet.',
         [],
@@ -186,15 +188,15 @@ def _of_journal(
     vans = collections.Counter((van.state,) for van in journal.vans())
     vans[(base.UNREADABLE,)] += len(journal.unreadable())
     vans.update({(state,): 0 for state in states.STATES})
-    yield _gauge('vans', 'VANs in the journal.', ['state'], vans)
+    yield _metric('vans', 'VANs in the journal.', ['state'], vans)
     unhealthy = {e.device for e in journal.unhealthy() if health.counts(e)}
-    yield _gauge(
+    yield _metric(
         'devices_unhealthy',
         'Devices that are given to nobody because they have failed.',
         [],
         {(): len(unhealthy)},
     )
-    yield _gauge(
+    yield _metric(
         'devices_reserved',
         'Devices that are given to nobody after their one-time use.',
         [],
@@ -206,27 +208,22 @@ def _of_devices(
     devices: Iterable[objects.Device], failed: bool
 ) -> Iterator[metrics_core.Metric]:
     """The current figures of the drivers."""
-    sums = [collections.Counter[tuple[str, str]]() for _ in range(4)]
+    texts = {
+        'devices': 'Devices that the drivers find.',
+        'devices_free': 'Devices that have a free handle.',
+        'handles': 'Attach handles of all devices, such as the VFs of a PF.',
+        'handles_free': 'Attach handles that can be given out now.',
+    }
+    sums = {name: collections.Counter[tuple[str, str]]() for name in texts}
     for device in devices:
         of = (device.driver, device.resource_class or '')
-        free, total = device.handles_free, device.handles_total
-        for each, value in zip(
-            sums, (1, int(free > 0), total, free), strict=True
-        ):
-            each[of] += value
-    for name, text, values in zip(
-        ('devices', 'devices_free', 'handles', 'handles_free'),
-        (
-            'Devices that the drivers find.',
-            'Devices that have a free handle.',
-            'Attach handles of all devices, such as the VFs of a PF.',
-            'Attach handles that can be given out now.',
-        ),
-        sums,
-        strict=True,
-    ):
-        yield _gauge(name, text, ['driver', 'resource_class'], values)
-    yield _gauge(
+        sums['devices'][of] += 1
+        sums['devices_free'][of] += int(device.handles_free > 0)
+        sums['handles'][of] += device.handles_total
+        sums['handles_free'][of] += device.handles_free
+    for name, text in texts.items():
+        yield _metric(name, text, ['driver', 'resource_class'], sums[name])
+    yield _metric(
         'discovery_failed',
         '1 if a driver could not list its devices, which are then missing.',
         [],
@@ -241,7 +238,7 @@ def _of_measures(
     sums = {(name, labels): value for name, labels, value in found}
     for call in events.CALLS:
         yield _durations(call, sums)
-    yield _counter(
+    yield _metric(
         'failures',
         'Steps that failed, by error; without a step: calls that failed.',
         ['operation', 'step', 'extension', 'error'],
@@ -250,8 +247,9 @@ def _of_measures(
             for (name, labels), value in sums.items()
             if name == events.FAILURES
         },
+        counts=True,
     )
-    yield _counter(
+    yield _metric(
         'recovered_vans',
         'VANs that recovery has worked on, by result.',
         ['result'],
@@ -259,11 +257,12 @@ def _of_measures(
             (result,): sums.get((events.RECOVERED, (result,)), 0)
             for result in (events.RELEASED, events.RESTORED, events.FAILED)
         },
+        counts=True,
     )
 
 
 def _of_demand(found: Iterable[demand.Demand]) -> metrics_core.Metric:
-    return _counter(
+    return _metric(
         'demand',
         'Requests that found no device.',
         ['resource_class', 'traits', 'function_id'],
@@ -275,21 +274,8 @@ def _of_demand(found: Iterable[demand.Demand]) -> metrics_core.Metric:
             ): each.count
             for each in found
         },
+        counts=True,
     )
-
-
-def _counter(
-    name: str,
-    text: str,
-    labels: Sequence[str],
-    values: Mapping[tuple[str, ...], float],
-) -> metrics_core.Metric:
-    from prometheus_client import core
-
-    made = core.CounterMetricFamily(f'os_acc_{name}', text, labels=labels)
-    for of, value in sorted(values.items()):
-        made.add_metric(of, value)
-    return made
 
 
 def _durations(

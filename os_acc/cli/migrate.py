@@ -307,20 +307,16 @@ def _command(text: str) -> list[str]:
     """
     try:
         words = shlex.split(text)
+        if not words or words[0].startswith('-'):
+            raise ValueError('no program')
     except ValueError as err:
-        raise _no_command(text, str(err)) from err
-    if not words or words[0].startswith('-'):
-        raise _no_command(text, 'no program')
+        raise exception.InvalidRequest(
+            subject='migrate',
+            field='--remote-command',
+            value=text,
+            expected=f'a command, as in a shell ({err})',
+        ) from err
     return [*words, *remote.ARGUMENTS]
-
-
-def _no_command(text: str, reason: str) -> exception.InvalidRequest:
-    return exception.InvalidRequest(
-        subject='migrate',
-        field='--remote-command',
-        value=text,
-        expected=f'a command, as in a shell ({reason})',
-    )
 
 
 def _seconds(text: str) -> float:

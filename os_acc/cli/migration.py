@@ -122,8 +122,7 @@ class _Settle(base.Command, listing.Listing):
         return _with_instance(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
-        opened = base.open_existing()
-        opened.close()
+        base.open_existing().close()
         self.initialize()
         with base.reading() as read:
             called = names.instance(
@@ -141,31 +140,27 @@ class _Settle(base.Command, listing.Listing):
             )
         result = self.settle(entries, parsed_args)
         if result == _RELEASED:
-            self._tell_definition(entries[0].instance_info, entries)
+            self._tell_definition(entries)
         return self.keys(), [
             (entry.van.uuid, uuid, result) for entry in entries
         ]
 
-    def _tell_definition(
-        self, info: objects.InstanceInfo, entries: list[journal.Entry]
-    ) -> None:
+    def _tell_definition(self, entries: list[journal.Entry]) -> None:
         """Say that the guest, which is the other host's, is defined here."""
-        opened = base.look()
-        try:
-            commands = {
-                opened.extensions.plugin(each.van.plugin).undefine_command(
-                    info
+        info = entries[0].instance_info
+        with contextlib.closing(base.look()) as opened:
+            plugins = opened.extensions.plugin
+            try:
+                commands = {
+                    plugins(each.van.plugin).undefine_command(info)
+                    for each in entries
+                }
+            except Exception as err:
+                self.say(
+                    'Whether the guest is still defined on this host is not '
+                    f'known: {exception.describe(err)}'
                 )
-                for each in entries
-            }
-        except Exception as err:
-            self.say(
-                'Whether the guest is still defined on this host is not '
-                f'known: {exception.describe(err)}'
-            )
-            return
-        finally:
-            opened.close()
+                return
         for command in filter(None, commands):
             self.unfinished = True
             self.say(
@@ -219,12 +214,7 @@ class MigrationFinish(_Settle):
                 'shows that the source has handed it over, give '
                 '--handed-over; otherwise abort it',
             )
-        migration.switch(
-            info,
-            uuid,
-            live=attaches,
-            progress=self.show_progress,
-        )
+        migration.switch(info, uuid, attaches, self.show_progress)
         return 'plugged'
 
 

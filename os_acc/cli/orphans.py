@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 from os_acc import exception
-from os_acc import loader
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.operations import orphans
@@ -70,23 +70,15 @@ class Orphans(base.Command, listing.Listing):
                 'orphans: --release needs --known and --owner'
             )
         known = [] if path is None else _read(path)
+        age = parsed_args.minimum_age
         if parsed_args.release:
-            opened = base.open_existing()
+            with contextlib.closing(base.open_existing()) as opened:
+                vans = orphans.release(opened, known, age, owner)
+            self.unfinished = any(van.error is not None for van in vans)
         else:
-            opened = base.look(loader.load_all())
-        try:
-            if parsed_args.release:
-                vans = orphans.release(
-                    opened, known, parsed_args.minimum_age, owner
-                )
-                self.unfinished = any(van.error is not None for van in vans)
-            else:
+            with contextlib.closing(base.look()) as opened:
                 base.tell_if_empty(opened.journal)
-                vans = orphans.find(
-                    opened, known, parsed_args.minimum_age, owner
-                )
-        finally:
-            opened.close()
+                vans = orphans.find(opened, known, age, owner)
         rows = []
         for van in vans:
             result = 'orphan'

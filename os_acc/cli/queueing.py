@@ -236,7 +236,7 @@ class Queue:
         with self._ticket.attempt():
             yield True
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Let the next command try."""
         if self._ticket is not None:
             self._ticket.close()

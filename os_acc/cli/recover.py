@@ -52,9 +52,11 @@ class Recover(base.Command, listing.Listing):
                 f'{rebuilt.lost} rows conflicted with others and were lost. '
                 'Plug each instance again to add its missing VANs.'
             )
-        elif (missing := _missing()) is not None:
-            self.say(f'There is no journal {missing}: nothing to do')
-            return self.keys(), []
+        else:
+            with base.reading() as read:
+                if base.is_missing(read):
+                    self.say(f'There is no journal {read.path}: nothing to do')
+                    return self.keys(), []
         with contextlib.closing(host.Host.open(os_acc.CONF)) as opened:
             applying.before_instances(opened)
             done = recovery.recover(opened)
@@ -85,12 +87,3 @@ class Recover(base.Command, listing.Listing):
         for each in applied.steps:
             why = f' ({each.reason})' if each.reason else ''
             self.say(f'{each.part} {each.name}: {each.result}{why}')
-
-
-def _missing() -> str | None:
-    """Return the path of the journal if there is none."""
-    with base.reading() as journal:
-        if journal.exists():
-            return None
-        journal.vans()
-        return journal.path

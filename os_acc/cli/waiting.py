@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
+import contextlib
 import logging
 import math
 import random
@@ -84,57 +85,40 @@ def retry(
     queue = queueing.Queue(
         opts.lock_path(os_acc.CONF), requests if seconds else (), deadline
     )
-    try:
-        return _retry(act, seconds, tell, prepare, requests, deadline, queue)
-    finally:
-        queue.leave()
-
-
-def _retry(
-    act: Callable[[], _T],
-    seconds: float | None,
-    tell: Callable[[str], object],
-    prepare: Callable[[], object],
-    requests: Sequence[objects.AcceleratorRequest],
-    deadline: float,
-    queue: queueing.Queue,
-) -> _T:
-    """See retry().
-
-    :param queue: gives the turns
-    """
     pause = _FIRST_PAUSE
     last_reason = ''
     tried = False
-    while True:
-        try:
-            with queue.turn(tried, tell) as is_mine:
-                if not is_mine:
-                    raise exception.LockTimeout(
-                        what=f'its turn: {queueing.EARLIER}', seconds=seconds
-                    )
-                if tried:
-                    prepare()
-                tried = True
-                return act()
-        except exception.ExceptionBase as err:
-            if not last_reason:
-                # Only here, because most commands need no drivers.
-                from os_acc.cli import missing
+    with contextlib.closing(queue):
+        while True:
+            try:
+                with queue.turn(tried, tell) as is_mine:
+                    if not is_mine:
+                        raise exception.LockTimeout(
+                            what=f'its turn: {queueing.EARLIER}',
+                            seconds=seconds,
+                        )
+                    if tried:
+                        prepare()
+                    tried = True
+                    return act()
+            except exception.ExceptionBase as err:
+                if not last_reason:
+                    # Only here, because most commands need no drivers.
+                    from os_acc.cli import missing
 
-                missing.check(err, requests)
-            left = deadline - time.monotonic()
-            if seconds is None or left <= 0 or not may_pass(err):
-                raise
-            reason = _reason(list(errors.causes(err))[-1])
-        if reason != last_reason:
-            last_reason = reason
-            text = f'Waiting for at most {left:.0f} s: {reason}'
-            LOG.info(text)
-            tell(text)
-        # S311: this is no secret.
-        time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # noqa: S311
-        pause = min(pause * 1.7, _LONGEST_PAUSE)
+                    missing.check(err, requests)
+                left = deadline - time.monotonic()
+                if seconds is None or left <= 0 or not may_pass(err):
+                    raise
+                reason = _reason(list(errors.causes(err))[-1])
+            if reason != last_reason:
+                last_reason = reason
+                text = f'Waiting for at most {left:.0f} s: {reason}'
+                LOG.info(text)
+                tell(text)
+            # S311: this is no secret.
+            time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # noqa: S311
+            pause = min(pause * 1.7, _LONGEST_PAUSE)
 
 
 def _reason(err: BaseException) -> str:
