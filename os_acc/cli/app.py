@@ -294,11 +294,7 @@ def _open_missing_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    :param argv: the arguments; None: the arguments of the process
-    :returns: the exit code: see os_acc.cli.exit_codes
-    """
+    """Run the command."""
     if argv is None:
         _open_missing_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)

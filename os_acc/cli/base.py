@@ -115,11 +115,7 @@ class Command(command.Command):
             yield
 
     def check_configuration(self) -> None:
-        """Check that the configuration could be read.
-
-        :raises cfg.Error: if a file is missing or has a wrong line
-        :raises InvalidRequest: if a file or an option is wrong
-        """
+        """Check that the configuration could be read."""
         if self.app.configuration_error is not None:
             raise self.app.configuration_error
         if self.configured:
@@ -185,7 +181,6 @@ def instance_info(called: str, **fields: Any) -> objects.InstanceInfo:
     :param called: a UUID, or any name
     :param fields: its other fields; without a name in them, it is the name
         that the operator has given
-    :raises InvalidRequest: if it is neither a UUID nor a name
     """
     fields.setdefault('name', called)
     return objects.InstanceInfo(
@@ -208,9 +203,6 @@ def open_existing() -> host.Host:
 
     It is for a command that has nothing to do without a journal. Such a
     command must not make one where a mistyped state path points to.
-
-    :raises JournalMissing: if there is no journal
-    :raises JournalError: if it was set aside, because it was damaged
     """
     with reading() as journal:
         if is_missing(journal):
@@ -271,10 +263,7 @@ def note(text: str) -> None:
 
 
 def read(path: str) -> str:
-    """Read a file of text, or standard input if the path is -.
-
-    :raises OSError, ValueError: if it cannot be read, or is not UTF-8
-    """
+    """Read a file of text, or standard input if the path is -."""
     if path == '-':
         # Not by the locale, which may be another encoding than UTF-8.
         return documents.text_of(sys.stdin.buffer.read())

@@ -161,8 +161,6 @@ class CNILike(base.Command):
 
         As many as possible are released. The runtime adds and deletes nothing
         meanwhile (section "Lifecycle & Ordering" of the specification).
-
-        :raises CNIError: if one could not be released
         """
         with base.reading() as read:
             if base.is_missing(read):
@@ -216,10 +214,7 @@ def _check_attachment(
     requests: list[objects.AcceleratorRequest],
     previous: dict[str, Any],
 ) -> None:
-    """Check that an attachment is as add has made it. This changes nothing.
-
-    :raises CNIError: if it is not
-    """
+    """Check that an attachment is as add has made it. This changes nothing."""
     with contextlib.closing(base.look()) as opened:
         rows = opened.journal.unreadable(info.uuid)
         entries = {
@@ -263,10 +258,7 @@ def _not_as_added(text: str) -> cni_config.CNIError:
 
 
 def _check_available(wanted: cni_config.Wanted) -> None:
-    """Check that add could succeed now.
-
-    :raises CNIError: if it could not
-    """
+    """Check that add could succeed now."""
     instance = objects.InstanceInfo(
         uuid=str(uuid.uuid4()), name='status', project_id=''
     )

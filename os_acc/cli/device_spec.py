@@ -288,10 +288,7 @@ def _namespace_hint(name: str, entry: device_spec.Spec | None) -> str:
 
 
 def _device(text: str) -> str:
-    """Check the name of a device, and give it in its canonical form.
-
-    :raises InvalidRequest: if it is no PCI address, no such name and no path
-    """
+    """Check the name of a device, and give it in its canonical form."""
     if _is_path(text):
         return device_files.check_path(text)
     if (namespace := spec_nvme_of.parse_name(text)) is not None:

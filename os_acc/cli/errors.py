@@ -40,10 +40,6 @@ def unwritable(
 ) -> Exception:
     """Return the error to raise if a file or directory cannot be written.
 
-    :param subject: the command
-    :param field: the argument that names the file
-    :param expected: which file or directory the argument should name
-    :param err: the error of the kernel
     :returns: an OSError with the path if the disk is full or broken; else an
         InvalidRequest, because another path is needed
     """

@@ -194,10 +194,7 @@ def _read(parsed_args: argparse.Namespace) -> list[events.Event]:
 
 
 def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
-    """Read the options.
-
-    :raises InvalidRequest: if one is wrong
-    """
+    """Read the options."""
     van = instance = None
     beginnings: list[str] = []
     if parsed_args.van is not None:
@@ -220,10 +217,7 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
 
 
 def _since(text: str) -> str:
-    """Read a time, or an age, as Event.at has it.
-
-    :raises InvalidRequest: if it is neither
-    """
+    """Read a time, or an age, as Event.at has it."""
     with contextlib.suppress(ValueError, OverflowError):
         if (age := _AGE.fullmatch(text)) is not None:
             seconds = int(age[1]) * _UNITS[age[2]]
@@ -254,7 +248,6 @@ def _follow(
 ) -> Iterator[list[events.Event]]:
     """Read what happens from now on, until the caller ends it.
 
-    :param wanted: which events to read
     :param last: the number of the last event that the caller has read
     :returns: each time what is new: steps that have begun, then events
     """

@@ -83,10 +83,7 @@ class VANForget(base.Command):
         return 0
 
     def _confirmed(self) -> bool:
-        """Ask on the terminal.
-
-        :raises InvalidRequest: if there is no terminal to ask on
-        """
+        """Ask on the terminal."""
         if not sys.stdin.isatty():
             raise exception.InvalidRequest(
                 'van forget: standard input is not a terminal, so the command '

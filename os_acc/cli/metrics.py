@@ -97,10 +97,7 @@ class Metrics(base.Command):
 
 
 def _check_output(path: str) -> None:
-    """Refuse a device, a pipe and a directory: a file must not replace them.
-
-    :raises InvalidRequest: if the path is one of these
-    """
+    """Refuse a device, a pipe and a directory: a file must not replace them."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise exception.InvalidRequest(
             subject='metrics',
@@ -116,8 +113,6 @@ def _write(path: str, text: bytes) -> None:
 
     The new file has another name first, which nobody can guess. Another user
     could have made a link of the name that prometheus_client would use.
-
-    :raises OSError: if it cannot be written; nothing is left of it then
     """
     path = _followed(path)
     new = f'{path}.{secrets.token_hex(8)}'

@@ -137,10 +137,7 @@ class Migrate(answers.Command):
                 return found
 
     def _moved(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """Move the instance.
-
-        :returns: the answer
-        """
+        """Move the instance."""
         base.open_existing().close()
         self.initialize()
         here = os_acc.this_host('os_acc.migration.hand_over')
@@ -211,10 +208,7 @@ class Migrate(answers.Command):
 
 
 def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
-    """The instance that the argument INSTANCE names.
-
-    :raises InvalidRequest: if it has nothing on this host
-    """
+    """The instance that the argument INSTANCE names."""
     called = names.instance(here.journal, given, 'migrate')
     info = base.instance_info(called)
     names.check_has(here.journal, called, info.uuid, None, 'migrate')
@@ -222,10 +216,7 @@ def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
 
 
 def alone(here: host.Host, instance: str) -> contextlib.ExitStack[bool | None]:
-    """Keep a second os-acc migrate from moving an instance meanwhile.
-
-    :raises MigrationConflict: at once, if another one moves it
-    """
+    """Keep a second os-acc migrate from moving an instance meanwhile."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(here.locks.move(instance))
@@ -244,10 +235,7 @@ def _guest(
     vans: list[objects.VAN],
     target: str,
 ) -> guest_move.GuestMove:
-    """What moves the guest of an instance.
-
-    :raises MigrationConflict: if os-acc cannot move it, or it is moved already
-    """
+    """What moves the guest of an instance."""
     for van in vans:
         if van.state != states.PLUGGED:
             raise exception.MigrationConflict(
@@ -270,10 +258,7 @@ def _guest(
 
 
 def _way(plan: objects.MigrationPlan, chosen: str | None) -> str:
-    """How a running guest moves.
-
-    :raises InvalidRequest: if it cannot move in the chosen way
-    """
+    """How a running guest moves."""
     possible = ways.WAYS[ways.WAYS.index(plan.way) :]
     if chosen is not None and chosen not in possible:
         raise exception.InvalidRequest(
@@ -301,10 +286,7 @@ def _check_timeout(seconds: float, limit: float) -> None:
 
 
 def _command(text: str) -> list[str]:
-    """The os-acc command of the target, with the call.
-
-    :raises InvalidRequest: if it cannot be split into words
-    """
+    """The os-acc command of the target, with the call."""
     try:
         words = shlex.split(text)
         if not words or words[0].startswith('-'):

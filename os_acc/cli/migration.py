@@ -263,8 +263,6 @@ def _check_decided(entries: list[journal.Entry]) -> None:
 
     A caller of the library knows when its migration has ended. An operator may
     not know.
-
-    :raises MigrationConflict: if it is, or is paused
     """
     with contextlib.closing(base.look()) as opened:
         stays = guests.stays(opened, entries)

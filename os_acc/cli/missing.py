@@ -25,8 +25,6 @@ def check(
 ) -> None:
     """Check that a plug that has failed could succeed later.
 
-    :param err: its error
-    :param requests: what it was asked for
     :raises NoSuchDevice: if this host has no device for a request
     """
     root = list(errors.causes(err))[-1]

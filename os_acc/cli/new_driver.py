@@ -106,10 +106,7 @@ def _write(directory: str, files: Mapping[str, str]) -> None:
 
 
 def _check(name: str) -> None:
-    """Check the name of a driver.
-
-    :raises InvalidRequest: if it is not a name, or a driver has it already
-    """
+    """Check the name of a driver."""
     if not re.fullmatch(r'[a-z][a-z0-9]*(_[a-z0-9]+)*', name) or (
         len(name) > _LONGEST
     ):

@@ -68,10 +68,6 @@ class Notice:
 
     Nothing is said to a stream that is not a terminal. An error of the stream
     ends it silently.
-
-    :param stream: where to say it
-    :param command: the name of the command
-    :param times: seconds after the start at which it is said
     """
 
     def __init__(

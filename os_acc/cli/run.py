@@ -110,10 +110,7 @@ class Run(base.Command):
         requests: list[objects.AcceleratorRequest],
         parsed_args: argparse.Namespace,
     ) -> int:
-        """Plug, run and unplug.
-
-        :returns: the exit code
-        """
+        """Plug, run and unplug."""
 
         def plug() -> objects.VANList:
             self.initialize()

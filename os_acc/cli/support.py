@@ -80,11 +80,7 @@ class Support(base.Command):
         return parser
 
     def check_configuration(self) -> None:
-        """Let a configuration that cannot be read be a part of the report.
-
-        :raises cfg.ConfigFilesNotFoundError: if a file is missing: its name
-            may be mistyped
-        """
+        """Let a configuration that cannot be read be a part of the report."""
         if isinstance(
             self.app.configuration_error, cfg.ConfigFilesNotFoundError
         ):
@@ -122,8 +118,6 @@ def _create(path: str) -> int:
     """Create a file that only its owner can read.
 
     :returns: its file descriptor
-    :raises InvalidRequest: if there can be no such file
-    :raises OSError: if the disk is full or broken
     """
     if path == '-':
         raise exception.InvalidRequest(

@@ -102,7 +102,6 @@ def draw(
     :param shorten: the titles of the columns whose UUIDs may be cut, the one
         to begin with first
     :param brief: the titles of the columns whose texts may be cut
-    :returns: its lines, each with a line feed
     """
     cells = [[text(value) for value in row] for row in rows]
     widths = _widths(titles, cells)
@@ -134,7 +133,6 @@ def entry(
 ) -> str:
     """Draw texts beside a key, which is a word of at most 8 characters.
 
-    :param parts: the texts, each of which begins a line
     :returns: the lines, each with a line feed
     """
     indent = ' ' * _KEY

@@ -126,7 +126,6 @@ def _only_van_of(name: str, entries: list[journal.Entry]) -> str | None:
     """The VAN of the instance that a name means.
 
     :returns: None if the instance has none
-    :raises InvalidRequest: if it has several
     """
     found: list[str] = []
     with contextlib.suppress(exception.InvalidRequest):

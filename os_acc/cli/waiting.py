@@ -77,9 +77,7 @@ def retry(
     :param prepare: called before each further attempt
     :param requests: what act asks for. Of this host's commands that wait for
         the same device, the one that came first acts first
-    :returns: what act returned
     :raises NoSuchDevice: if this host has no device for a request
-    :raises Exception: the last error of act
     """
     deadline = time.monotonic() + (seconds or 0.0)
     queue = queueing.Queue(
