@@ -97,7 +97,7 @@ class Metrics(base.Command):
 
 
 def _check_output(path: str) -> None:
-    """Refuse a device, a pipe and a directory: a file must not replace them."""
+    """Refuse a device, a pipe and a directory: no file must replace them."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise exception.InvalidRequest(
             subject='metrics',
