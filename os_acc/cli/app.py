@@ -133,7 +133,7 @@ class OSAccApp(app.App):
         called = ' '.join(words[:2])
         known = sorted(self.command_manager.commands)
         near = [name for name in known if words[0] in name.split()]
-        near = near or usage.instead_of(words[0])
+        near = near or list(usage.WORDS.get(words[0].lower(), ()))
         near = near or difflib.get_close_matches(called, known)
         text = f'{called!r} is not a command'
         return f'{text}; there is {", ".join(near)}' if near else text

@@ -165,7 +165,7 @@ def _read(
 ) -> tuple[objects.InstanceInfo, requests.Bound]:
     """Read the instance and the requests from the arguments."""
     with base.reading() as read:
-        names.refuse_beginning(read, parsed_args.instance, 'plug')
+        names.refuse_beginning(read, parsed_args.instance)
     bound = arqs.read(parsed_args)
     if parsed_args.driver:
         for request in bound.requests:

@@ -111,17 +111,15 @@ def _meant(journal: journal_module.Journal, called: str) -> str:
     return f". Did you mean '{near[0]}'?" if near else '.'
 
 
-def refuse_beginning(
-    journal: journal_module.Journal, called: str, command: str
-) -> None:
+def refuse_beginning(journal: journal_module.Journal, called: str) -> None:
     """Check that the name of a new instance is not taken for another's UUID.
 
     An accelerator must not go to an instance that merely has such a UUID.
     """
-    uuid = instance(journal, called, command)
+    uuid = instance(journal, called, 'plug')
     if uuid != called:
         _refuse(
-            f'{command}: INSTANCE',
+            'plug: INSTANCE',
             called,
             'a whole UUID, or another name: the UUID of instance '
             f'{uuid} begins with these characters',
@@ -176,11 +174,7 @@ def device(called: str) -> str:
 
 
 def mediated_device(known: Collection[str], called: str) -> str:
-    """Return the address of a device.
-
-    :param called: an address, or the first characters of such a UUID
-    :returns: the UUID if it is the first characters of one; otherwise called
-    """
+    """Return the UUID that begins with a text; the text if there is none."""
     found = _begin(known, called)
     return only(found, called, 'device show: ADDRESS') if found else called
 

@@ -160,7 +160,9 @@ def collect(configuration_error: Exception | None) -> dict[str, Any]:
             'journal': lambda: _journal(extensions),
             'events': _events,
             'devices': lambda: _devices(extensions),
-            'doctor': lambda: _doctor(extensions),
+            'doctor': lambda: list(
+                map(dataclasses.asdict, doctor.examine(extensions))
+            ),
         }
     parts = {
         name: masking.masked(_guarded(make)) for name, make in wanted.items()
@@ -341,7 +343,3 @@ def _devices(extensions: loader.Extensions) -> dict[str, Any]:
         'error': error,
         'devices': [device.obj_to_primitive() for device in found],
     }
-
-
-def _doctor(extensions: loader.Extensions) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(each) for each in doctor.examine(extensions)]

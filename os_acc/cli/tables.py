@@ -123,7 +123,8 @@ def draw(
                 for row in cells:
                     row[at] = cut(row[at], widths[at])
     right = [
-        _is_number([row[at] for row in rows]) for at in range(len(titles))
+        bool(rows) and all(type(row[at]) is int for row in rows)
+        for at in range(len(titles))
     ]
     return _lines(titles, cells, widths, right, colours)
 
@@ -311,10 +312,6 @@ def _shorten(cells: list[list[str]], at: int) -> None:
     for row in cells:
         if row[at] in found:
             row[at] = row[at][:length]
-
-
-def _is_number(values: Sequence[Any]) -> bool:
-    return bool(values) and all(type(value) is int for value in values)
 
 
 def _lines(

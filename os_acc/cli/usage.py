@@ -132,8 +132,3 @@ def line(program: str, message: str) -> str:
     text = ' '.join(message.split()).rstrip('.')
     text = f'{program}: error: {text}. See: {place}'
     return '\n'.join(tables.fitted(text, sys.stderr)) + '\n'
-
-
-def instead_of(word: str) -> list[str]:
-    """Return what to type instead of a word that is not a command."""
-    return list(WORDS.get(word.lower(), ()))

@@ -118,7 +118,9 @@ class VANShow(base.Command, listing.Showing):
                 if r.van_uuid == wanted
             ),
         ]
-        fields['history'] = _history(wanted)
+        with base.reading() as read:
+            past = read.events(events.Wanted(van=wanted))
+        fields['history'] = history.History(past)
         return list(fields), list(fields.values())
 
 
@@ -162,12 +164,6 @@ def _read_with(
         found = read.entries(instance), read.unreadable(instance)
         base.tell_if_empty(read)
         return found
-
-
-def _history(van: str) -> history.History:
-    """What happened to a VAN."""
-    with base.reading() as read:
-        return history.History(read.events(events.Wanted(van=van)))
 
 
 def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
