@@ -285,8 +285,7 @@ def _devices() -> list[objects.Device]:
         return os_acc.get_devices()
     except exception.DiscoveryFailed as err:
         LOG.warning('%s', err)
-        found: list[objects.Device] = err.devices
-        return found
+        return err.devices
 
 
 def _by_uuid(vans: objects.VANList) -> dict[str, objects.VAN]:
