@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 
 from os_acc import host
 from os_acc.cli import arqs
@@ -64,7 +63,7 @@ class CyborgCheck(base.Command, listing.Listing):
         ) as opened:
             result = self._examine(opened, parsed_args)
         for note in result.notes:
-            print(note, file=sys.stderr)
+            self.say(note)
         self.unfinished = not all(each.fixed for each in result.differences)
         return self.keys(), [
             (

@@ -142,10 +142,10 @@ class DeviceList(base.Command, listing.Listing):
     def _tell_unreadable(self, journal: journal_module.Journal) -> None:
         """Warn of VANs that cannot be read, which no driver can report."""
         for row in journal.unreadable():
-            self.app.stderr.write(
+            self.say(
                 f'VAN {row.van_uuid} of instance {row.instance_uuid} is '
                 f'unreadable: {row.reason} (handle {row.handle}, device '
-                f'{row.device})\n'
+                f'{row.device})'
             )
 
     def _tell_nothing_offered(self, host: host_module.Host) -> None:
@@ -156,10 +156,10 @@ class DeviceList(base.Command, listing.Listing):
         try:
             found = nothing_offered.find(specs, entries.holders(host.journal))
         except Exception as err:
-            self.app.stderr.write(f'device_spec: {exception.describe(err)}\n')
+            self.say(f'device_spec: {exception.describe(err)}')
             return
         for each in found:
-            self.app.stderr.write(f'{each.text}\n')
+            self.say(each.text)
 
     def produce_output(self, *args: Any) -> int:
         result: int = super().produce_output(*args)
@@ -221,9 +221,7 @@ class DeviceShow(base.Command, listing.Showing):
         try:
             return dict(driver.show_device(address) or {})
         except Exception as err:
-            self.app.stderr.write(
-                f'driver {driver.name!r}: {exception.describe(err)}\n'
-            )
+            self.say(f'driver {driver.name!r}: {exception.describe(err)}')
             return {}
 
 
@@ -238,10 +236,9 @@ def _mediated(devices: Iterable[objects.Device]) -> set[str]:
 
 
 def _not_free(device: objects.Device) -> dict[str, int]:
-    states = [each.state for each in device.handles]
-    return collections.Counter(
-        state for state in states if state != device_objects.FREE
-    )
+    states = collections.Counter(each.state for each in device.handles)
+    del states[device_objects.FREE]
+    return dict(states)
 
 
 def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:

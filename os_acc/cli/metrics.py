@@ -74,12 +74,12 @@ class Metrics(base.Command):
             devices, failed = self._devices(opened)
         registry = prometheus_client.CollectorRegistry()
         registry.register(_Found([*of_journal, *_of_devices(devices, failed)]))
+        text = prometheus_client.generate_latest(registry)
         if path is None:
-            text = prometheus_client.generate_latest(registry)
             self.app.stdout.write(text.decode())
             return
         try:
-            _write(path, prometheus_client.generate_latest(registry))
+            _write(path, text)
         except OSError as err:
             raise errors.unwritable(
                 'metrics', '--output', path, _EXPECTED, err

@@ -79,25 +79,21 @@ class Orphans(base.Command, listing.Listing):
             with contextlib.closing(base.look()) as opened:
                 base.tell_if_empty(opened.journal)
                 vans = orphans.find(opened, known, age, owner)
-        rows = []
-        for van in vans:
-            result = 'orphan'
-            if van.error is not None:
-                result = 'not released' if parsed_args.release else 'unknown'
-            elif parsed_args.release:
-                result = 'released'
-            rows.append(
-                (
-                    van.uuid,
-                    van.instance_uuid,
-                    van.owner,
-                    van.handle and van.handle.identity,
-                    str(van.updated_at),
-                    result,
-                    base.error_cell(van.error),
-                )
+        good, bad = 'orphan', 'unknown'
+        if parsed_args.release:
+            good, bad = 'released', 'not released'
+        return self.keys(), [
+            (
+                van.uuid,
+                van.instance_uuid,
+                van.owner,
+                van.handle and van.handle.identity,
+                str(van.updated_at),
+                good if van.error is None else bad,
+                base.error_cell(van.error),
             )
-        return self.keys(), rows
+            for van in vans
+        ]
 
 
 def _read(path: str) -> list[str]:

@@ -22,13 +22,12 @@ def add_resource_class(
     parser: argparse._ActionsContainer, required: bool = False
 ) -> None:
     """Add the option that says which class of device is wanted."""
-    arguments = {'required': True} if required else {}
     parser.add_argument(
         '--resource-class',
         metavar='CLASS',
+        required=required,
         help='the resource class of the wanted devices, as device list shows '
         'it',
-        **arguments,  # type: ignore[arg-type]
     )
 
 

@@ -51,6 +51,12 @@ def test_a_name_does_not_control_the_terminal(run):
     assert '\33' not in run('unplug', 'web-2', '--must-exist').err
 
 
+def test_handles_that_are_not_free_as_yaml(run):
+    run.fine('plug', 'web-1', *FAKE)
+    said = run.fine('device', 'list', '-f', 'yaml', '-c', 'not_free').out
+    assert 'used: 1' in said
+
+
 def test_an_instance_that_is_called_run(run):
     run.fine('plug', *FAKE, '--', 'run')
     assert run.fine('unplug', '--', 'run').out == 'released 1\n'
