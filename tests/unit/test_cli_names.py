@@ -52,6 +52,7 @@ def test_a_name_does_not_control_the_terminal(run):
 
 
 def test_handles_that_are_not_free_as_yaml(run):
+    os_acc.CONF.set_override('discover', True, 'os_acc_fake')
     run.fine('plug', 'web-1', *FAKE)
     said = run.fine('device', 'list', '-f', 'yaml', '-c', 'not_free').out
     assert 'used: 1' in said
