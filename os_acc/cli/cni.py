@@ -279,7 +279,6 @@ def _check_available(wanted: cni_config.Wanted) -> None:
 
 
 def _code(err: Exception, action: str) -> int:
-    """Choose the code for an error."""
     if isinstance(err, cni_config.CNIError):
         return err.code
     if action == 'status':

@@ -226,7 +226,6 @@ class DeviceShow(base.Command, listing.Showing):
 
 
 def _mediated(devices: Iterable[objects.Device]) -> set[str]:
-    """The UUIDs of the mediated devices."""
     return {
         each.handle.uuid
         for device in devices

@@ -268,7 +268,6 @@ def _file_hint(path: str) -> str:
 
 
 def _is_namespace(name: str) -> bool:
-    """Whether it is the world wide name of a namespace."""
     return spec_nvme_of.parse_name(name) == name
 
 

@@ -167,7 +167,6 @@ class Events(answers.Command, listing.Listing):
 
 
 def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
-    """The values of columns."""
     shown: dict[str, Any] = {
         **history.described(event),
         'at': history.Time(event.at),
@@ -194,7 +193,6 @@ def _read(parsed_args: argparse.Namespace) -> list[events.Event]:
 
 
 def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
-    """Read the options."""
     van = instance = None
     beginnings: list[str] = []
     if parsed_args.van is not None:

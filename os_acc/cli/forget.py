@@ -83,7 +83,6 @@ class VANForget(base.Command):
         return 0
 
     def _confirmed(self) -> bool:
-        """Ask on the terminal."""
         if not sys.stdin.isatty():
             raise exception.InvalidRequest(
                 'van forget: standard input is not a terminal, so the command '

@@ -163,7 +163,6 @@ class Plug(answers.Command, listing.Listing):
 def _read(
     parsed_args: argparse.Namespace,
 ) -> tuple[objects.InstanceInfo, requests.Bound]:
-    """Read the instance and the requests from the arguments."""
     with base.reading() as read:
         names.refuse_beginning(read, parsed_args.instance)
     bound = arqs.read(parsed_args)

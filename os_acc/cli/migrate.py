@@ -129,7 +129,6 @@ class Migrate(answers.Command):
         return self._moved(parsed_args)
 
     def _looked_at(self, parsed_args: argparse.Namespace) -> _Planned:
-        """Look at a move that is not made."""
         with contextlib.closing(base.look()) as opened:
             info = _instance(opened, parsed_args.instance)
             with self._planned(opened, info, parsed_args) as found:
@@ -137,7 +136,6 @@ class Migrate(answers.Command):
                 return found
 
     def _moved(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """Move the instance."""
         base.open_existing().close()
         self.initialize()
         here = os_acc.this_host('os_acc.migration.hand_over')
@@ -235,7 +233,6 @@ def _guest(
     vans: list[objects.VAN],
     target: str,
 ) -> guest_move.GuestMove:
-    """What moves the guest of an instance."""
     for van in vans:
         if van.state != states.PLUGGED:
             raise exception.MigrationConflict(
@@ -258,7 +255,6 @@ def _guest(
 
 
 def _way(plan: objects.MigrationPlan, chosen: str | None) -> str:
-    """How a running guest moves."""
     possible = ways.WAYS[ways.WAYS.index(plan.way) :]
     if chosen is not None and chosen not in possible:
         raise exception.InvalidRequest(

@@ -89,7 +89,6 @@ def _done(line: bytes, initialize: Callable[[], object]) -> dict[str, Any]:
 
 
 def _read(line: bytes) -> Mapping[str, Any]:
-    """Read a call."""
     try:
         asked = json.loads(documents.text_of(line))
     except ValueError as err:
@@ -108,7 +107,6 @@ def _read(line: bytes) -> Mapping[str, Any]:
 
 
 def _instance(found: Any) -> objects.InstanceInfo:
-    """Read the instance of a call."""
     try:
         made = objects.InstanceInfo.obj_from_primitive(found)
     except Exception as err:

@@ -106,7 +106,6 @@ def _write(directory: str, files: Mapping[str, str]) -> None:
 
 
 def _check(name: str) -> None:
-    """Check the name of a driver."""
     if not re.fullmatch(r'[a-z][a-z0-9]*(_[a-z0-9]+)*', name) or (
         len(name) > _LONGEST
     ):
@@ -127,7 +126,6 @@ def _check(name: str) -> None:
 
 
 def _text(file: str) -> str:
-    """Read a file of the skeleton."""
     skeleton = resources.files('os_acc.cli') / 'skeleton'
     return (skeleton / f'{file}.in').read_text(encoding='utf-8')
 

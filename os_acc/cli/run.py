@@ -116,8 +116,6 @@ class Run(base.Command):
         requests: list[objects.AcceleratorRequest],
         parsed_args: argparse.Namespace,
     ) -> int:
-        """Plug, run and unplug."""
-
         def plug() -> objects.VANList:
             self.initialize()
             return os_acc.plug(info, requests, plugin=parsed_args.plugin)

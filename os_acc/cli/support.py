@@ -133,7 +133,6 @@ def _create(path: str) -> int:
 
 
 def _write(file: IO[bytes], parts: dict[str, Any]) -> None:
-    """Write the archive into a file."""
     with tarfile.open(fileobj=file, mode='w:gz') as archive:
         for name, part in parts.items():
             text = json.dumps(part, indent=2, default=str) + '\n'

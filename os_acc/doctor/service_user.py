@@ -58,7 +58,6 @@ def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
 
 
 def _error(conf: cfg.ConfigOpts, user: pwd.struct_passwd) -> str | None:
-    """Start the daemon as a user."""
     try:
         # S603: the arguments are this module's, and paths of root.
         done = subprocess.run(  # noqa: S603
