@@ -167,6 +167,7 @@ def _read_with(
 
 
 def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
+    """Return the values of base.VAN_COLUMNS."""
     return (
         row.van_uuid,
         row.instance_uuid,
