@@ -129,8 +129,7 @@ def allocated_requests(
 
 
 def _uuid(value: Any) -> str:
-    uuid: str = objects.AcceleratorRequest(uuid=value).uuid
-    return uuid
+    return objects.AcceleratorRequest(uuid=value).uuid
 
 
 @contextlib.contextmanager

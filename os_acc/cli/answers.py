@@ -9,7 +9,6 @@ output. The exit code is the same as without --json.
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from os_acc import exception
@@ -53,13 +52,13 @@ class Command(base.Command):
             help='print the answer, or the error, as a JSON object for '
             'scripts',
         )
-        usual = parser.error
+        in_one_line = parser.error
 
         def error(message: str) -> Any:
             if '--json' not in self.app.arguments:
-                usual(message)
+                in_one_line(message)
             code = exit_codes.WRONG_USAGE
-            self._print(_error('WrongArguments', message, code))
+            self.print_json(_error('WrongArguments', message, code))
             raise SystemExit(code)
 
         parser.error = error  # type: ignore[method-assign]
@@ -77,20 +76,16 @@ class Command(base.Command):
             self.check_configuration()
             with self.patience():
                 answer = self.answer(parsed_args)
-            self._print(answer)
+            self.print_json(answer)
         except Exception as err:
             code = exit_codes.of(err)
             if self.app.options.debug:
                 log.error(self.app.LOG, err, '')
-            self._print(error(err, code))
+            self.print_json(error(err, code))
             return code
         if self.failed:
             return exit_codes.FAILED
         return exit_codes.DIFFERS if self.unfinished else exit_codes.DONE
-
-    def _print(self, answer: dict[str, Any]) -> None:
-        self.app.stdout.write(json.dumps(answer, indent=2) + '\n')
-        self.app.stdout.flush()
 
 
 def instance(info: objects.InstanceInfo) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from os_acc import exception
 from os_acc.cli import errors
 from os_acc.cli import exit_codes
 from os_acc.cli import logs
-from os_acc.cli import neighbours
 from os_acc.cli import usage
 from os_acc.options import nova as nova_options
 
@@ -105,11 +104,10 @@ class OSAccApp(app.App):
         self.configuration_error: Exception | None = None
 
     def run(self, argv: list[str]) -> int:
-        if '--' in argv and 'run' in argv:
-            place = argv.index('--')
-            argv, self.command_line = argv[:place], argv[place + 1 :]
-        result: int = super().run(argv)
-        return result
+        before = list(itertools.takewhile(lambda word: word != '--', argv))
+        if 'run' in before:
+            argv, self.command_line = before, argv[len(before) + 1 :]
+        return super().run(argv)
 
     def run_subcommand(self, argv: list[str]) -> int:
         self.arguments = argv
@@ -125,8 +123,7 @@ class OSAccApp(app.App):
             ):
                 self.stderr.write(usage.line(self.NAME, self._unknown(argv)))
                 return exit_codes.WRONG_USAGE
-        result: int = super().run_subcommand(self.arguments)
-        return result
+        return super().run_subcommand(self.arguments)
 
     def _unknown(self, argv: list[str]) -> str:
         """Say that there is no such command, and name similar ones."""
@@ -136,7 +133,7 @@ class OSAccApp(app.App):
         called = ' '.join(words[:2])
         known = sorted(self.command_manager.commands)
         near = [name for name in known if words[0] in name.split()]
-        near = near or neighbours.commands(words[0])
+        near = near or list(usage.WORDS.get(words[0].lower(), ()))
         near = near or difflib.get_close_matches(called, known)
         text = f'{called!r} is not a command'
         return f'{text}; there is {", ".join(near)}' if near else text
@@ -297,11 +294,7 @@ def _open_missing_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    :param argv: the arguments; None: the arguments of the process
-    :returns: the exit code: see os_acc.cli.exit_codes
-    """
+    """Run the command."""
     if argv is None:
         _open_missing_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from collections.abc import Sequence
-import json
 from typing import Any
 
 import os_acc
@@ -83,9 +81,7 @@ class Apply(base.Command, listing.Listing):
             return exit_codes.FAILED
         return code or exit_codes.WOULD_CHANGE * self._changes
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         document = documents.from_files(parsed_args.path)
         if parsed_args.check:
             done = applying.check(base.look(), document)
@@ -167,5 +163,4 @@ class Export(base.Command):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        found = export.export(base.look())
-        self.app.stdout.write(json.dumps(found, indent=2) + '\n')
+        self.print_json(export.export(base.look()))

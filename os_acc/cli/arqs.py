@@ -62,10 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the option --wait.
-
-    :param what: what is waited for, for the help
-    """
+    """Add the option --wait."""
     parser.add_argument(
         '--wait',
         metavar='SECONDS',
@@ -88,12 +85,7 @@ def add_cloud(parser: argparse.ArgumentParser) -> None:
 
 
 def read(parsed_args: argparse.Namespace) -> requests.Bound:
-    """Read the ARQs, or make requests, as the options say.
-
-    :raises InvalidRequest: if options contradict each other, or an ARQ has a
-        wrong value
-    :raises ExceptionBase: the errors of os_acc.cyborg.requests.bound
-    """
+    """Read the ARQs, or make requests, as the options say."""
     if parsed_args.from_cyborg:
         _refuse(parsed_args, ['trait', 'count'], '--resource-class')
         for name in ('function', 'bitstream'):
@@ -160,10 +152,7 @@ def _from_file(parsed_args: argparse.Namespace) -> requests.Bound:
 
 
 def _file(path: str) -> list[dict[str, Any]]:
-    """Read ARQs from a file: Cyborg's whole response, or its list of ARQs.
-
-    :raises InvalidRequest: if the file does not contain such JSON
-    """
+    """Read ARQs from a file: Cyborg's whole response, or its list of ARQs."""
     try:
         content = documents.json_of(base.read(path))
     except (OSError, ValueError) as err:

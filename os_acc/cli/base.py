@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 import contextlib
+import json
 import os
 import re
 import sys
@@ -28,7 +29,6 @@ from os_acc import progress
 from os_acc.cli import app as app_module
 from os_acc.cli import exit_codes
 from os_acc.cli import listing
-from os_acc.cli import notices
 from os_acc.cli import progress as bars
 from os_acc.cli import report
 from os_acc.cli import tables
@@ -76,7 +76,7 @@ class Command(command.Command):
     creates: ClassVar[bool] = False
     configured: ClassVar[bool] = False
     announces: ClassVar[bool] = True
-    notice: notices.Notice
+    notice: bars.Notice
 
     def get_epilog(self) -> str:
         """Add nothing to the help.
@@ -109,20 +109,13 @@ class Command(command.Command):
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
         """Say on a terminal that the command still works, if it does."""
-        self.notice = notices.Notice(self.app.stderr, self.cmd_name or '')
+        self.notice = bars.Notice(self.app.stderr, self.cmd_name or '')
         self._bar = bars.Bar(self.app.stderr)
-        if not self.announces:
-            yield
-            return
-        with self.notice:
+        with self.notice if self.announces else contextlib.nullcontext():
             yield
 
     def check_configuration(self) -> None:
-        """Check that the configuration could be read.
-
-        :raises cfg.Error: if a file is missing or has a wrong line
-        :raises InvalidRequest: if a file or an option is wrong
-        """
+        """Check that the configuration could be read."""
         if self.app.configuration_error is not None:
             raise self.app.configuration_error
         if self.configured:
@@ -136,6 +129,11 @@ class Command(command.Command):
                 expected='a directory that exists; os-acc creates only that '
                 'of the option state_path',
             )
+
+    def print_json(self, answer: dict[str, Any]) -> None:
+        """Print an answer for scripts on standard output."""
+        self.app.stdout.write(json.dumps(answer, indent=2) + '\n')
+        self.app.stdout.flush()
 
     def say(self, text: str) -> None:
         """Print a text on standard error, as wide as the terminal."""
@@ -183,7 +181,6 @@ def instance_info(called: str, **fields: Any) -> objects.InstanceInfo:
     :param called: a UUID, or any name
     :param fields: its other fields; without a name in them, it is the name
         that the operator has given
-    :raises InvalidRequest: if it is neither a UUID nor a name
     """
     fields.setdefault('name', called)
     return objects.InstanceInfo(
@@ -196,9 +193,9 @@ def look(extensions: loader.Extensions | None = None) -> host.Host:
 
     :param extensions: the drivers and plugins; None: load all of them
     """
-    if extensions is None:
-        extensions = loader.load_all()
-    return host.Host(os_acc.CONF, extensions, read_only=True)
+    return host.Host(
+        os_acc.CONF, extensions or loader.load_all(), read_only=True
+    )
 
 
 def open_existing() -> host.Host:
@@ -206,13 +203,9 @@ def open_existing() -> host.Host:
 
     It is for a command that has nothing to do without a journal. Such a
     command must not make one where a mistyped state path points to.
-
-    :raises JournalMissing: if there is no journal
-    :raises JournalError: if it was set aside, because it was damaged
     """
     with reading() as journal:
-        # vans() raises the error of a journal that was set aside.
-        if not journal.exists() and not journal.vans():
+        if is_missing(journal):
             raise exception.JournalMissing(
                 path=journal.path,
                 reason='it does not exist, so there is nothing to do; if the '
@@ -227,16 +220,31 @@ def reading() -> Iterator[journal_module.Journal]:
 
     Rows whose handle class is of a driver's package are unreadable then.
     """
-    conf = os_acc.CONF.os_acc
-    journal = journal_module.Journal(
-        opts.value(os_acc.CONF, 'state_path'),
-        conf.journal_timeout,
-        read_only=True,
-    )
-    try:
+    path = opts.value(os_acc.CONF, 'state_path')
+    timeout = os_acc.CONF.os_acc.journal_timeout
+    with contextlib.closing(
+        journal_module.Journal(path, timeout, read_only=True)
+    ) as journal:
         yield journal
-    finally:
-        journal.close()
+
+
+def is_missing(journal: journal_module.Journal) -> bool:
+    """Whether there is no journal.
+
+    :raises JournalError: if it was set aside, because it was damaged
+    """
+    return not journal.exists() and not journal.vans()
+
+
+def devices(opened: host.Host) -> list[objects.Device]:
+    """List the devices. Those of a driver that fails are missing."""
+    # Only here, because most commands list no devices.
+    from os_acc.operations import discovery
+
+    try:
+        return discovery.devices(opened)
+    except exception.DiscoveryFailed as err:
+        return err.devices
 
 
 def tell_if_empty(journal: journal_module.Journal) -> None:
@@ -255,10 +263,7 @@ def note(text: str) -> None:
 
 
 def read(path: str) -> str:
-    """Read a file of text, or standard input if the path is -.
-
-    :raises OSError, ValueError: if it cannot be read, or is not UTF-8
-    """
+    """Read a file of text, or standard input if the path is -."""
     if path == '-':
         # Not by the locale, which may be another encoding than UTF-8.
         return documents.text_of(sys.stdin.buffer.read())

@@ -8,12 +8,10 @@ import contextlib
 from importlib import metadata
 
 import os_acc
-from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc import loader
 from os_acc import objects
 from os_acc.cli import base
-from os_acc.operations import discovery
 
 #: Candidates, each with a text that describes it.
 Found = dict[str, str]
@@ -41,11 +39,10 @@ def _entries() -> tuple[
     list[journal_module.Entry], list[journal_module.UnreadableRow]
 ]:
     conf = os_acc.CONF.os_acc
-    journal = journal_module.Journal(conf.state_path, _PATIENCE, True)
-    try:
+    with contextlib.closing(
+        journal_module.Journal(conf.state_path, _PATIENCE, True)
+    ) as journal:
         return journal.entries(), journal.unreadable()
-    finally:
-        journal.close()
 
 
 def _vans() -> Found:
@@ -68,13 +65,8 @@ def _instances() -> Found:
 
 
 def _list() -> list[objects.Device]:
-    host = base.look()
-    try:
-        return discovery.devices(host)
-    except exception.DiscoveryFailed as err:
-        return err.devices
-    finally:
-        host.close()
+    with contextlib.closing(base.look()) as host:
+        return base.devices(host)
 
 
 def _addresses() -> Found:

@@ -9,8 +9,8 @@ the container and the interface, so that add and del may be repeated.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
-import json
 import os
 import sys
 from typing import Any
@@ -74,7 +74,7 @@ class CNILike(base.Command):
 
         def error(message: str) -> Any:
             code = cni_config.INVALID_ENVIRONMENT
-            self._print(_error(cni_config.CNIError(code, message), code))
+            self.print_json(_error(cni_config.CNIError(code, message), code))
             raise SystemExit(exit_codes.FAILED)
 
         parser.error = error  # type: ignore[method-assign]
@@ -89,10 +89,10 @@ class CNILike(base.Command):
                 log.error(self.app.LOG, err, '')
             code = _code(err, parsed_args.action)
             version = cni_config.version_of(self._fields)
-            self._print(_error(err, code, version))
+            self.print_json(_error(err, code, version))
             return exit_codes.FAILED
         if answer is not None:
-            self._print(answer)
+            self.print_json(answer)
         return 0
 
     def take_action(
@@ -130,7 +130,7 @@ class CNILike(base.Command):
             # As much as possible: what is wrong in the rest does not matter.
             self.check_configuration()
             with base.reading() as read:
-                if not read.exists() and not read.vans():
+                if base.is_missing(read):
                     return None
             self.initialize()
             os_acc.unplug(attachment.info)
@@ -144,7 +144,7 @@ class CNILike(base.Command):
             _check_attachment(info, requests, previous)
             return None
         vans = self._plug(info, requests, wanted)
-        names = _cdi_names(info, vans)
+        names = run.variables(info, vans)['OS_ACC_CDI_DEVICES'].split()
         earlier = previous.get('cdiDevices', [])
         return {
             'interfaces': [],
@@ -161,11 +161,9 @@ class CNILike(base.Command):
 
         As many as possible are released. The runtime adds and deletes nothing
         meanwhile (section "Lifecycle & Ordering" of the specification).
-
-        :raises CNIError: if one could not be released
         """
         with base.reading() as read:
-            if not read.exists() and not read.vans():
+            if base.is_missing(read):
                 return
         self.initialize()
         with base.reading() as read:
@@ -210,26 +208,14 @@ class CNILike(base.Command):
             requests,
         )
 
-    def _print(self, answer: dict[str, Any]) -> None:
-        self.app.stdout.write(json.dumps(answer, indent=2) + '\n')
-        self.app.stdout.flush()
-
-
-def _cdi_names(info: objects.InstanceInfo, vans: objects.VANList) -> list[str]:
-    return run.variables(info, vans)['OS_ACC_CDI_DEVICES'].split()
-
 
 def _check_attachment(
     info: objects.InstanceInfo,
     requests: list[objects.AcceleratorRequest],
     previous: dict[str, Any],
 ) -> None:
-    """Check that an attachment is as add has made it. This changes nothing.
-
-    :raises CNIError: if it is not
-    """
-    opened = base.look()
-    try:
+    """Check that an attachment is as add has made it. This changes nothing."""
+    with contextlib.closing(base.look()) as opened:
         rows = opened.journal.unreadable(info.uuid)
         entries = {
             entry.van.uuid: entry
@@ -265,8 +251,6 @@ def _check_attachment(
                 raise _not_as_added(
                     f'prevResult lacks the device {van.guest_config}'
                 )
-    finally:
-        opened.close()
 
 
 def _not_as_added(text: str) -> cni_config.CNIError:
@@ -274,23 +258,17 @@ def _not_as_added(text: str) -> cni_config.CNIError:
 
 
 def _check_available(wanted: cni_config.Wanted) -> None:
-    """Check that add could succeed now.
-
-    :raises CNIError: if it could not
-    """
+    """Check that add could succeed now."""
     instance = objects.InstanceInfo(
         uuid=str(uuid.uuid4()), name='status', project_id=''
     )
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         planned = preview.plug(
             opened,
             instance,
             wanted.requests(instance.uuid),
             plugin=wanted.plugin,
         )
-    finally:
-        opened.close()
     obstacles = [each.obstacle for each in planned if each.obstacle]
     if obstacles:
         raise cni_config.CNIError(
@@ -301,7 +279,6 @@ def _check_available(wanted: cni_config.Wanted) -> None:
 
 
 def _code(err: Exception, action: str) -> int:
-    """Choose the code for an error."""
     if isinstance(err, cni_config.CNIError):
         return err.code
     if action == 'status':

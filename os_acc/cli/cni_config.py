@@ -89,11 +89,7 @@ _PROTOCOL = {
 
 
 class CNIError(exception.ExceptionBase):
-    """An error with a code of the CNI specification.
-
-    :param code: a key of MESSAGES
-    :param details: what is wrong, for the operator
-    """
+    """An error with a code of the CNI specification."""
 
     def __init__(self, code: int, details: str) -> None:
         super().__init__(details)
@@ -113,10 +109,7 @@ class Wanted:
     wait: float | None = None
 
     def requests(self, instance: str) -> list[objects.AcceleratorRequest]:
-        """Make the requests of an instance.
-
-        :raises InvalidRequest: if a value is wrong
-        """
+        """Make the requests of an instance."""
         made = selectors.requests(
             instance,
             self.resource_class,
@@ -144,10 +137,7 @@ class Configuration:
 
     @property
     def previous(self) -> dict[str, Any]:
-        """The result of the plugin before this one in a chain.
-
-        :raises CNIError: if it is not an object
-        """
+        """The result of the plugin before this one in a chain."""
         found = self.fields.get('prevResult') or {}
         if not isinstance(found, dict):
             raise _invalid('prevResult', found, 'an object')
@@ -180,10 +170,7 @@ class Configuration:
         return found
 
     def wanted(self) -> Wanted:
-        """Read which devices are wanted.
-
-        :raises CNIError: if a field is unknown, missing or wrong
-        """
+        """Read which devices are wanted."""
         values: dict[str, Any] = {}
         for key, value in self.fields.items():
             if key in _PROTOCOL or key.startswith('cni.dev/'):
@@ -248,10 +235,7 @@ def asked_version(fields: Any) -> str:
 
 
 def decode(stream: BinaryIO) -> Any:
-    """Read the JSON of the configuration.
-
-    :raises CNIError: if it cannot be read, or is not JSON
-    """
+    """Read the JSON of the configuration."""
     try:
         text = stream.read(_LARGEST + 1)
     except OSError as err:
@@ -265,11 +249,7 @@ def decode(stream: BinaryIO) -> Any:
 
 
 def check(fields: Any, action: str) -> Configuration:
-    """Check what all configurations must have.
-
-    :param action: such as 'add'
-    :raises CNIError: if the version is not supported, or a field is wrong
-    """
+    """Check what all configurations must have."""
     if not isinstance(fields, dict):
         raise CNIError(DECODING_FAILURE, 'it is not a JSON object')
     version = fields.get('cniVersion', '0.1.0')
@@ -299,20 +279,14 @@ def check(fields: Any, action: str) -> Configuration:
 
 
 def check_command(environment: Mapping[str, str], action: str) -> None:
-    """Check that the environment names the same command, if any.
-
-    :raises CNIError: if it names another one
-    """
+    """Check that the environment names the same command, if any."""
     command = environment.get('CNI_COMMAND', action.upper())
     if command != action.upper():
         raise _wrong_variable('CNI_COMMAND', command, action.upper())
 
 
 def attachment(environment: Mapping[str, str], network: str) -> Attachment:
-    """Read which attachment is meant.
-
-    :raises CNIError: if a variable is missing or wrong
-    """
+    """Read which attachment is meant."""
     container = environment.get('CNI_CONTAINERID', '')
     interface = environment.get('CNI_IFNAME', '')
     if not _NAME.fullmatch(container) or len(container) > _LONGEST_ID:

@@ -13,13 +13,84 @@ from cliff import complete
 import os_acc
 from os_acc.cli import base
 from os_acc.cli import candidates
-from os_acc.cli import completion_scripts
+
+# The scripts: how each shell asks for candidates. Each gives os-acc complete
+# words the words of the line up to the cursor, one per line, and gets the
+# candidates for the last one, each with a tab and a text.
+
+# Bash splits words at ":", which is in the addresses of PCI functions. So the
+# line is split at blanks here, and what bash has before the last ":" is
+# removed from the candidates. Bash inserts a candidate as it is, so it is
+# quoted: the name of an instance may be any text, such as "x; reboot".
+BASH = r"""# Completion of os-acc for bash.
+_os_acc() {
+    local line=${COMP_LINE:0:COMP_POINT} IFS=$' \t\n'
+    local -a words
+    read -r -a words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=('')
+    local current=${words[${#words[@]} - 1]} name text
+    local before=${current%"${current##*[:=]}"}
+    COMPREPLY=()
+    while IFS=$'\t' read -r name text; do
+        name=${name#"$before"}
+        [[ -n $name ]] && printf -v name %q "$name"
+        COMPREPLY+=("$name")
+    done < <(printf '%s\n' "${words[@]}" | os-acc complete words 2> /dev/null)
+}
+complete -o default -F _os_acc os-acc
+"""
+
+ZSH = r"""#compdef os-acc
+# Completion of os-acc for zsh.
+_os_acc() {
+    local -a found
+    local name text
+    while IFS=$'\t' read -r name text; do
+        found+=("${name//:/\\:}:$text")
+    done < <(print -rl -- "${(@)words[1,CURRENT]}" \
+        | os-acc complete words 2> /dev/null)
+    if (( $#found )); then
+        _describe 'os-acc' found
+    else
+        # The file may be the value in --option=value.
+        compset -P '--[^=]#='
+        _files
+    fi
+}
+if [[ $funcstack[1] == _os_acc ]]; then
+    _os_acc "$@"
+else
+    compdef _os_acc os-acc
+fi
+"""
+
+FISH = r"""# Completion of os-acc for fish.
+function __os_acc_complete
+    set -l found (begin
+        commandline -opc
+        commandline -ct
+    end | os-acc complete words 2> /dev/null)
+    if set -q found[1]
+        printf '%s\n' $found
+    else
+        # The file may be the value in --option=value.
+        set -l current (commandline -ct)
+        set -l option (string match -r -- '^--[^=]*=' "$current")
+        printf '%s\n' "$option"(__fish_complete_path \
+            (string replace -- "$option" '' "$current"))
+    end
+end
+complete -c os-acc -f -a '(__os_acc_complete)'
+"""
+
+SCRIPTS = {'bash': BASH, 'zsh': ZSH, 'fish': FISH}
 
 _WORDS = 'words'
 
 # The options of all commands that take a value.
-_CONFIG_FILE, _STATE_PATH = '--config-file', '--state-path'
-_WITH_VALUE = (_CONFIG_FILE, _STATE_PATH, '--log-file')
+_CONFIGURATION = ('--config-file', '--config-dir')
+_STATE_PATH = '--state-path'
+_WITH_VALUE = (*_CONFIGURATION, _STATE_PATH, '--log-file')
 
 # What the first positional argument of a command is.
 _POSITIONAL = {
@@ -66,7 +137,7 @@ class Complete(base.Command):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             'shell',
-            choices=(*completion_scripts.SCRIPTS, _WORDS),
+            choices=(*SCRIPTS, _WORDS),
             help='the shell. "words" is for the printed scripts: the command '
             'reads the words of a command line up to the cursor, one per '
             'line, and prints the candidates for the last one',
@@ -77,7 +148,7 @@ class Complete(base.Command):
         """Complete commands and options also without a configuration."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        script = completion_scripts.SCRIPTS.get(parsed_args.shell)
+        script = SCRIPTS.get(parsed_args.shell)
         if script is not None:
             self.app.stdout.write(script)
             return
@@ -146,7 +217,7 @@ class Complete(base.Command):
             }
         kind = _POSITIONAL.get(' '.join(command))
         if kind == 'shell':
-            return dict.fromkeys(completion_scripts.SCRIPTS, '')
+            return dict.fromkeys(SCRIPTS, '')
         return candidates.of(kind)
 
 
@@ -168,8 +239,13 @@ def _read(words: list[str]) -> _Line:
 
 def _configure(values: dict[str, list[str]]) -> None:
     """Use the configuration and the journal that the line names."""
-    if paths := values.get(_CONFIG_FILE):
-        arguments = [part for path in paths for part in (_CONFIG_FILE, path)]
+    arguments = [
+        part
+        for option in _CONFIGURATION
+        for path in values.get(option, ())
+        for part in (option, path)
+    ]
+    if arguments:
         os_acc.CONF(arguments, project='os-acc')
     if directories := values.get(_STATE_PATH):
         os_acc.CONF.set_override('state_path', directories[-1], 'os_acc')

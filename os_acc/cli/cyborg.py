@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
-import sys
-from typing import Any
+import contextlib
 
 from os_acc import host
 from os_acc.cli import arqs
@@ -59,17 +56,14 @@ class CyborgCheck(base.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         # Before anything that takes time: it may be refused.
-        opened = base.open_existing() if parsed_args.fix else base.look()
-        try:
+        with contextlib.closing(
+            base.open_existing() if parsed_args.fix else base.look()
+        ) as opened:
             result = self._examine(opened, parsed_args)
-        finally:
-            opened.close()
         for note in result.notes:
-            print(note, file=sys.stderr)
+            self.say(note)
         self.unfinished = not all(each.fixed for each in result.differences)
         return self.keys(), [
             (

@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
+import contextlib
 
 from os_acc.cli import base
 from os_acc.cli import listing
@@ -30,14 +28,9 @@ class Demand(base.Command, listing.Listing):
         listing.Column('last_at', 'Last'),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
-        opened = base.look()
-        try:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
+        with contextlib.closing(base.look()) as opened:
             found = opened.journal.demand()
-        finally:
-            opened.close()
         return self.keys(), [
             (
                 each.resource_class,

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import argparse
+import collections
 from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 
 from cliff import columns
@@ -119,9 +119,7 @@ class DeviceList(base.Command, listing.Listing):
         listing.Column('not_free', long=True),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         host = base.look()
         self._tell_unreadable(host.journal)
         base.tell_if_empty(host.journal)
@@ -133,7 +131,7 @@ class DeviceList(base.Command, listing.Listing):
             devices, self.failed = err.devices, err
         return self.keys(), [
             [
-                *(_plain(getattr(device, name)) for name in _DEVICE_COLUMNS),
+                *_fields(device, *_DEVICE_COLUMNS).values(),
                 _NotFree(_not_free(device)),
             ]
             for device in devices
@@ -144,10 +142,10 @@ class DeviceList(base.Command, listing.Listing):
     def _tell_unreadable(self, journal: journal_module.Journal) -> None:
         """Warn of VANs that cannot be read, which no driver can report."""
         for row in journal.unreadable():
-            self.app.stderr.write(
+            self.say(
                 f'VAN {row.van_uuid} of instance {row.instance_uuid} is '
                 f'unreadable: {row.reason} (handle {row.handle}, device '
-                f'{row.device})\n'
+                f'{row.device})'
             )
 
     def _tell_nothing_offered(self, host: host_module.Host) -> None:
@@ -158,10 +156,10 @@ class DeviceList(base.Command, listing.Listing):
         try:
             found = nothing_offered.find(specs, entries.holders(host.journal))
         except Exception as err:
-            self.app.stderr.write(f'device_spec: {exception.describe(err)}\n')
+            self.say(f'device_spec: {exception.describe(err)}')
             return
         for each in found:
-            self.app.stderr.write(f'{each.text}\n')
+            self.say(each.text)
 
     def produce_output(self, *args: Any) -> int:
         result: int = super().produce_output(*args)
@@ -186,20 +184,19 @@ class DeviceShow(base.Command, listing.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Sequence[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         wanted = names.device(parsed_args.address)
         host = base.look()
         shown: dict[str, Any] = {}
-        devices = _devices(host)
+        devices = base.devices(host)
         wanted = names.mediated_device(_mediated(devices), wanted)
         for device in devices:
             if device.address == wanted:
                 shown |= _shown(device, shown)
         for _, driver in sorted(host.extensions.drivers.items()):
             for name, value in self._shown_by(driver, wanted).items():
-                shown.setdefault(_key(name), value)
+                # A driver's names may have blanks.
+                shown.setdefault(name.lower().replace(' ', '_'), value)
         unreadable = [
             f'{row.van_uuid} of instance {row.instance_uuid}: {row.reason}'
             for row in host.journal.unreadable()
@@ -224,22 +221,11 @@ class DeviceShow(base.Command, listing.Showing):
         try:
             return dict(driver.show_device(address) or {})
         except Exception as err:
-            self.app.stderr.write(
-                f'driver {driver.name!r}: {exception.describe(err)}\n'
-            )
+            self.say(f'driver {driver.name!r}: {exception.describe(err)}')
             return {}
 
 
-def _devices(host: host_module.Host) -> list[objects.Device]:
-    try:
-        return discovery.devices(host)
-    except exception.DiscoveryFailed as err:
-        found: list[objects.Device] = err.devices
-        return found
-
-
 def _mediated(devices: Iterable[objects.Device]) -> set[str]:
-    """The UUIDs of the mediated devices."""
     return {
         each.handle.uuid
         for device in devices
@@ -249,11 +235,9 @@ def _mediated(devices: Iterable[objects.Device]) -> set[str]:
 
 
 def _not_free(device: objects.Device) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in device.handles:
-        if each.state != device_objects.FREE:
-            found[each.state] = found.get(each.state, 0) + 1
-    return found
+    states = collections.Counter(each.state for each in device.handles)
+    del states[device_objects.FREE]
+    return dict(states)
 
 
 def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
@@ -262,26 +246,16 @@ def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     :param before: what was shown of other devices at the same address: the
         VFs of a PF that other entries of device_spec name
     """
-    shown: dict[str, Any] = {
-        name: _plain(getattr(device, name)) for name in _DEVICE_COLUMNS
-    }
+    shown = _fields(device, *_DEVICE_COLUMNS)
     handles = [
         {
             'handle': each.handle.identity,
-            'state': each.state,
-            'holder': each.holder,
-            'reason': each.reason,
-            'region': each.region,
+            **_fields(each, 'state', 'holder', 'reason', 'region'),
         }
         for each in device.handles
     ]
     kinds = [
-        {
-            'name': kind.name,
-            'label': kind.label,
-            'capacity': kind.capacity,
-            'available': kind.available,
-        }
+        _fields(kind, 'name', 'label', 'capacity', 'available')
         for kind in device.mdev_types
     ]
     if 'handles' in before:
@@ -301,11 +275,6 @@ def _shown(device: objects.Device, before: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _key(name: str) -> str:
-    """The key of what a driver shows by a name with blanks."""
-    return name.lower().replace(' ', '_')
-
-
 def _joined(one: Any, other: Any) -> list[Any]:
     both = [*_listed(one), *_listed(other)]
     return list(dict.fromkeys(both))
@@ -315,5 +284,10 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, list) else value
+def _fields(described: objects.VersionedObject, *names: str) -> dict[str, Any]:
+    """Some fields of an object; its lists as lists of Python."""
+    values = {name: getattr(described, name) for name in names}
+    return {
+        name: list(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }

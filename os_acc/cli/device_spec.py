@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 import contextlib
 import os
 from typing import Any
@@ -91,9 +92,6 @@ class _Change(base.Command):
     def _change(self, name: str, path: str) -> None:
         raise NotImplementedError
 
-    def _say(self, text: str) -> None:
-        self.out(text)
-
 
 class DeviceAllow(_Change):
     """Start offering a device. Run it as root.
@@ -106,7 +104,7 @@ class DeviceAllow(_Change):
 
     def _change(self, name: str, path: str) -> None:
         if changing.remove(path):
-            self._say(f'removed {path}')
+            self.out(f'removed {path}')
         entry = _entry(name)
         if entry is None and _is_namespace(name):
             why = nvme_of_refusals.NOT_NAMED.reason()
@@ -115,13 +113,13 @@ class DeviceAllow(_Change):
             )
         if entry is None:
             changing.add(os_acc.CONF, path, *_new_entries(name))
-            self._say(f'wrote {path}')
+            self.out(f'wrote {path}')
             entry = _entry(name)
         if entry is not None and entry.deny:
             raise exception.DeviceNotFound(
                 wanted=name, reason=f'{entry.source} denies it: change that'
             )
-        self._say(f'{name} is offered' + self._hint(name, entry))
+        self.out(f'{name} is offered' + self._hint(name, entry))
 
     @staticmethod
     def _hint(name: str, entry: device_spec.Spec | None) -> str:
@@ -138,11 +136,8 @@ class DeviceAllow(_Change):
             return text
         if not spec_parts.offers_whole(entry, function):
             return text + _parts_hint(function)
-        for obstacle in availability.obstacles(
-            function, entry, entry.bind or device_spec.BIND_OS_ACC
-        ):
-            return f'{text}, but it is not available now: {obstacle.text}'
-        return text
+        bind = entry.bind or device_spec.BIND_OS_ACC
+        return text + _unless(availability.obstacles(function, entry, bind))
 
 
 class DeviceDeny(_Change):
@@ -180,11 +175,11 @@ class DeviceDeny(_Change):
         changing.add(
             os_acc.CONF, path, {_key(name): name, 'deny': True, **was}
         )
-        self._say(f'wrote {path}')
+        self.out(f'wrote {path}')
         journal = base.look().journal
         holders = allocated.Holders(journal.handles())
         for each in _vans_with(holders, name):
-            self._say(
+            self.out(
                 f'instance {each.called} keeps {each.handle or name} '
                 f'until it is unplugged (VAN {each.van_uuid})'
             )
@@ -198,13 +193,13 @@ class DeviceDeny(_Change):
             self._is_lost,
         )
         for clause in kept:
-            self._say(
+            self.out(
                 f'{clause}; that journal has the VAN, so it is not lost: '
                 'release the VAN with it'
                 if self._lost
                 else f'{clause}; if that is lost, repeat with --lost-journal'
             )
-        self._say(f'{name} is not offered')
+        self.out(f'{name} is not offered')
 
     def _is_lost(self, other: holder.Holder | None) -> bool:
         """Whether a journal is really lost, not only said to be."""
@@ -223,6 +218,8 @@ def _is_there(other: holder.Holder) -> bool:
             return found.identity() == other.journal and any(
                 each.van_uuid == other.van for each in found.handles()
             )
+    except exception.JournalBusy:
+        return True  # somebody writes to it
     except exception.JournalError:
         return False
 
@@ -267,29 +264,28 @@ def _file_hint(path: str) -> str:
     if (found := _file(path)) is None:
         return ' once this host has it'
     text = f' by {found.spec.source}, as {found.name}'
-    for obstacle in file_availability.obstacles(found):
-        return f'{text}, but it is not available now: {obstacle.text}'
-    return text
+    return text + _unless(file_availability.obstacles(found))
 
 
 def _is_namespace(name: str) -> bool:
-    """Whether it is the world wide name of a namespace."""
     return spec_nvme_of.parse_name(name) == name
 
 
 def _namespace_hint(name: str, entry: device_spec.Spec | None) -> str:
     assert entry is not None
-    text = f' by {entry.source}'
-    for obstacle in nvme_of_availability.obstacles(name, entry):
-        return f'{text}, but it is not available now: {obstacle.text}'
-    return text
+    obstacles = nvme_of_availability.obstacles(name, entry)
+    return f' by {entry.source}' + _unless(obstacles)
+
+
+def _unless(obstacles: Iterable[availability.Obstacle]) -> str:
+    """Say why a device is not available now, if it is not."""
+    for obstacle in obstacles:
+        return f', but it is not available now: {obstacle.text}'
+    return ''
 
 
 def _device(text: str) -> str:
-    """Check the name of a device, and give it in its canonical form.
-
-    :raises InvalidRequest: if it is no PCI address, no such name and no path
-    """
+    """Check the name of a device, and give it in its canonical form."""
     if _is_path(text):
         return device_files.check_path(text)
     if (namespace := spec_nvme_of.parse_name(text)) is not None:

@@ -18,7 +18,7 @@ from os_acc.cli import answers
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.cli import tables
-from os_acc.doctor import configuration
+from os_acc.doctor import extensions as doctor_extensions
 
 
 class Doctor(answers.Command, listing.Listing):
@@ -68,9 +68,7 @@ class Doctor(answers.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         return self.keys(), [
             dataclasses.astuple(each) for each in self._findings(parsed_args)
         ]
@@ -114,6 +112,6 @@ def _summary(verdicts: Sequence[str]) -> str:
 
 def examine(extensions: loader.Extensions) -> list[finding.Finding]:
     """Check the whole host; if the configuration is wrong, only that."""
-    return list(configuration.findings(os_acc.CONF, extensions)) or list(
+    return list(doctor_extensions.invalid(os_acc.CONF, extensions)) or list(
         doctor.findings(base.look(extensions))
     )

@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Sequence
+import contextlib
 import dataclasses
 from typing import Any
 
 import os_acc
 from os_acc import host
+from os_acc import objects
+from os_acc.cli import answers
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.operations import planned as planned_module
@@ -46,20 +48,17 @@ def look(
 ) -> list[planned_module.Planned]:
     """Make a preview on a Host that changes nothing.
 
-    :param plan: makes the preview
-    :param say: gets a line for each instance that recovery would look at
-        first
+    :param say: gets a line for each instance that recovery would look at first
     """
-    opened = host.Host.open(os_acc.CONF, read_only=True, owner=base.OWNER)
-    try:
+    with contextlib.closing(
+        host.Host.open(os_acc.CONF, read_only=True, owner=base.OWNER)
+    ) as opened:
         planned = plan(opened)
         for instance in preview.unsettled(opened):
             say(
                 f'Recovery would first look at instance {instance} (os-acc '
                 'recover)'
             )
-    finally:
-        opened.close()
     return planned
 
 
@@ -68,9 +67,7 @@ def blocked(planned: Iterable[planned_module.Planned]) -> bool:
     return any(each.obstacle is not None for each in planned)
 
 
-def table(
-    planned: Iterable[planned_module.Planned],
-) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+def table(planned: Iterable[planned_module.Planned]) -> listing.Table:
     """Make the columns and rows of a preview."""
     return [column.key for column in COLUMNS], [
         (
@@ -96,9 +93,12 @@ def lines(planned: Iterable[planned_module.Planned]) -> list[str]:
     ]
 
 
-def answer(planned: Iterable[planned_module.Planned]) -> dict[str, Any]:
-    """Make the answer in JSON, without the instance."""
+def answer(
+    info: objects.InstanceInfo, planned: Iterable[planned_module.Planned]
+) -> dict[str, Any]:
+    """Make the answer in JSON."""
     return {
+        'instance': answers.instance(info),
         'dry_run': True,
         'vans': [dataclasses.asdict(each) for each in planned],
     }

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""os-acc events: what happened to VANs, instances and devices."""
+"""os-acc events: what happened to VANs, instances and devices.
+
+An event is written when a step has ended, or later. So --follow sees a step
+that takes long by the state of its VAN, which os-acc writes before the step.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import datetime
 import json
 import re
+import time
 from typing import Any
 
 from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc.cli import answers
 from os_acc.cli import base
-from os_acc.cli import following
 from os_acc.cli import history
 from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.journal import events
 from os_acc.kernel import pci_address
+from os_acc.objects import van as states
 from os_acc.state import instance_names
 
 _COLUMNS = (
@@ -51,6 +57,17 @@ _EARLIER = 10
 
 _UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 _AGE = re.compile(r'([0-9]{1,9})([smhdw])')
+
+# How often to look for new events, in seconds.
+_PAUSE = 1.0
+
+# The operation and the step of a VAN in each state.
+_STEPS = {
+    states.PREPARING: (events.PLUG, 'prepareVAN'),
+    states.PLUGGING: (events.PLUG, 'plug'),
+    states.UNPLUGGING: (events.UNPLUG, 'unplug'),
+    states.UNPREPARING: (events.UNPLUG, 'unprepareVAN'),
+}
 
 
 class Events(answers.Command, listing.Listing):
@@ -104,9 +121,7 @@ class Events(answers.Command, listing.Listing):
             return base.Command.run(self, parsed_args)
         return super().run(parsed_args)
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         if parsed_args.follow:
             # The command does not end by itself, so no "still works" is shown.
             self.notice.stop()
@@ -135,7 +150,7 @@ class Events(answers.Command, listing.Listing):
             found if parsed_args.since is not None else found[-_EARLIER:],
             parsed_args,
         )
-        for found in following.follow(_wanted(parsed_args), last):
+        for found in _follow(_wanted(parsed_args), last):
             self._print_lines(found, parsed_args)
 
     def _print_lines(
@@ -152,7 +167,6 @@ class Events(answers.Command, listing.Listing):
 
 
 def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
-    """The values of columns."""
     shown: dict[str, Any] = {
         **history.described(event),
         'at': history.Time(event.at),
@@ -166,18 +180,8 @@ def _row(event: events.Event, keys: Sequence[str]) -> list[Any]:
 def _read(parsed_args: argparse.Namespace) -> list[events.Event]:
     wanted = _wanted(parsed_args)
     with base.reading() as journal:
-        found = _chosen(journal, wanted, parsed_args)
+        found = journal.events(wanted)
         base.tell_if_empty(journal)
-    return found
-
-
-def _chosen(
-    journal: journal_module.Journal,
-    wanted: events.Wanted,
-    parsed_args: argparse.Namespace,
-) -> list[events.Event]:
-    """Read events."""
-    found = journal.events(wanted)
     vans = {e.van_uuid for e in found if e.van_uuid}
     if parsed_args.van is not None and vans:
         names.only(vans, parsed_args.van, 'events: --van')
@@ -189,10 +193,6 @@ def _chosen(
 
 
 def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
-    """Read the options.
-
-    :raises InvalidRequest: if one is wrong
-    """
     van = instance = None
     beginnings: list[str] = []
     if parsed_args.van is not None:
@@ -201,7 +201,9 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
             raise _refused('--van', parsed_args.van, names.EXPECTED)
     if parsed_args.instance is not None:
         instance = parsed_args.instance
-        beginnings.append(names.beginning(instance) or _of_name(instance))
+        beginnings.append(
+            names.beginning(instance) or instance_names.instance_uuid(instance)
+        )
     since, device = parsed_args.since, parsed_args.device
     return events.Wanted(
         van=van,
@@ -212,17 +214,8 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
     )
 
 
-def _of_name(name: str) -> str:
-    """The UUID that os-acc derives from the name of an instance."""
-    uuid: str = instance_names.instance_uuid(name)
-    return uuid
-
-
 def _since(text: str) -> str:
-    """Read a time, or an age, as Event.at has it.
-
-    :raises InvalidRequest: if it is neither
-    """
+    """Read a time, or an age, as Event.at has it."""
     with contextlib.suppress(ValueError, OverflowError):
         if (age := _AGE.fullmatch(text)) is not None:
             seconds = int(age[1]) * _UNITS[age[2]]
@@ -245,4 +238,70 @@ def _refused(
 ) -> exception.InvalidRequest:
     return exception.InvalidRequest(
         subject='events', field=field, value=value, expected=expected
+    )
+
+
+def _follow(
+    wanted: events.Wanted, last: int | None
+) -> Iterator[list[events.Event]]:
+    """Read what happens from now on, until the caller ends it.
+
+    :param last: the number of the last event that the caller has read
+    :returns: each time what is new: steps that have begun, then events
+    """
+    known: set[tuple[str | None, str | None]] = set()
+    identity = None
+    with base.reading() as journal:
+        while True:
+            if journal.exists():
+                before, identity = identity, journal.identity()
+                if before not in (None, identity):
+                    last = None  # a new journal starts again at 1
+            begun = {
+                (event.van_uuid, event.step): event
+                for event in map(_begun, journal.entries())
+                if event is not None and _is_wanted(event, wanted)
+            }
+            found = journal.events(wanted._replace(after=last))
+            yield [begun[key] for key in begun if key not in known] + found
+            known = set(begun)
+            last = found[-1].seq if found else last
+            time.sleep(_PAUSE)
+
+
+def _begun(entry: journal_module.Entry) -> events.Event | None:
+    """Make an event that says in which step a VAN is; None: in no step.
+
+    It is not in the journal, and has no number.
+    """
+    van = entry.van
+    if van.state not in _STEPS:
+        return None
+    operation, step = _STEPS[van.state]
+    assert van.updated_at is not None  # a row has it
+    return events.Event(
+        at=events.written(van.updated_at.astimezone(datetime.UTC)),
+        operation=operation,
+        step=step,
+        result='begun',
+        van_uuid=van.uuid,
+        instance_uuid=van.instance_uuid,
+        instance_name=entry.instance_info.name,
+        device=van.device,
+        handle=van.handle.identity if van.handle is not None else None,
+    )
+
+
+def _is_wanted(event: events.Event, wanted: events.Wanted) -> bool:
+    """As the WHERE of events.read(), for an event of a VAN."""
+    handle = event.handle or ''
+    places = (event.device or '', handle, handle.partition('/')[2])
+    name, device = wanted.instance_name, wanted.device
+    return (
+        str(event.van_uuid).startswith(wanted.van or '')
+        and (
+            name in (None, event.instance_name)
+            or str(event.instance_uuid).startswith(tuple(wanted.instances))
+        )
+        and (device is None or device.lower() in map(str.lower, places))
     )

@@ -68,7 +68,7 @@ def of(err: BaseException) -> int:
 
     The error of a plug or unplug has the code of its cause, unless something
     is left to undo: then it has failed, and a retry alone does not help. If
-    it has found no device, others have all of them; os_acc.cli.missing makes
+    it has found no device, others have all of them; os_acc.cli.waiting makes
     another error if there is none at all.
     """
     if isinstance(err, _NOT_FOUND):

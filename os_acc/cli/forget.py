@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
 from typing import NamedTuple
@@ -59,8 +60,7 @@ class VANForget(base.Command):
             wanted = names.van(
                 names.vans(read), parsed_args.van, 'van forget: VAN'
             )
-        opened = base.open_existing()
-        try:
+        with contextlib.closing(base.open_existing()) as opened:
             lost = _find(opened, wanted)
             self.out(_left_undone(lost))
             if not (parsed_args.yes or self._confirmed()):
@@ -79,16 +79,10 @@ class VANForget(base.Command):
                     lost.device,
                     lost.reason,
                 )
-        finally:
-            opened.close()
         self.app.stdout.write('forgotten\n')
         return 0
 
     def _confirmed(self) -> bool:
-        """Ask on the terminal.
-
-        :raises InvalidRequest: if there is no terminal to ask on
-        """
         if not sys.stdin.isatty():
             raise exception.InvalidRequest(
                 'van forget: standard input is not a terminal, so the command '

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+import contextlib
 import logging
 
 from os_acc import exception
@@ -42,8 +43,7 @@ class DeviceFree(base.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         address = names.device(parsed_args.address)
-        opened = base.open_existing()
-        try:
+        with contextlib.closing(base.open_existing()) as opened:
             done = []
             with opened.acting_for():
                 for _, driver in sorted(opened.extensions.drivers.items()):
@@ -53,8 +53,6 @@ class DeviceFree(base.Command):
             done += health.free(opened.journal, address)
             if done:
                 opened.journal.note([_freed(address, done)])
-        finally:
-            opened.close()
         if not done:
             raise exception.InvalidRequest(
                 subject='device free',

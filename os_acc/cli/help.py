@@ -30,8 +30,7 @@ class Help(cliff_help.HelpCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         if parsed_args.cmd:
-            result: int = super().take_action(parsed_args)
-            return result
+            return super().take_action(parsed_args)
         show(self.app)
         return 0
 

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
 from typing import Any
 
 from cliff import columns
@@ -28,9 +26,7 @@ class HostShow(base.Command, listing.Listing):
         listing.Column('status'),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         host = base.look()
         info = host_info.describe(host, None)
         chosen = os_acc.CONF.os_acc.plugin

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
 import functools
 from typing import Any
 from typing import NamedTuple
@@ -89,9 +87,7 @@ class Plug(answers.Command, listing.Listing):
             self.columns = dry_run.COLUMNS  # type: ignore[misc]
         return super().run(parsed_args)
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         if parsed_args.dry_run:
             return dry_run.table(self._preview(parsed_args)[1])
         info, vans = self._plug(parsed_args)
@@ -102,11 +98,7 @@ class Plug(answers.Command, listing.Listing):
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         if parsed_args.dry_run:
-            info, planned = self._preview(parsed_args)
-            return {
-                'instance': answers.instance(info),
-                **dry_run.answer(planned),
-            }
+            return dry_run.answer(*self._preview(parsed_args))
         info, vans = self._plug(parsed_args)
         return {
             'instance': answers.instance(info),
@@ -171,28 +163,22 @@ class Plug(answers.Command, listing.Listing):
 def _read(
     parsed_args: argparse.Namespace,
 ) -> tuple[objects.InstanceInfo, requests.Bound]:
-    """Read the instance and the requests from the arguments."""
     with base.reading() as read:
-        names.refuse_beginning(read, parsed_args.instance, 'plug')
+        names.refuse_beginning(read, parsed_args.instance)
     bound = arqs.read(parsed_args)
     if parsed_args.driver:
         for request in bound.requests:
             request.driver = parsed_args.driver
-    return _info(parsed_args, bound), bound
-
-
-def _info(
-    parsed_args: argparse.Namespace, bound: requests.Bound
-) -> objects.InstanceInfo:
     project_id = parsed_args.project_id
     if project_id is None:
         project_id = bound.project_id
-    return base.instance_info(
+    info = base.instance_info(
         parsed_args.instance,
         name=parsed_args.name or parsed_args.instance,
         project_id=project_id,
         hypervisor_id=parsed_args.hypervisor_id,
     )
+    return info, bound
 
 
 class Unplug(answers.Command):
@@ -245,11 +231,7 @@ class Unplug(answers.Command):
 
     def answer(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
         if parsed_args.dry_run:
-            info, planned = self._preview(parsed_args)
-            return {
-                'instance': answers.instance(info),
-                **dry_run.answer(planned),
-            }
+            return dry_run.answer(*self._preview(parsed_args))
         done = self._unplug(parsed_args)
         return {
             'instance': answers.instance(done.info),
@@ -266,7 +248,7 @@ class Unplug(answers.Command):
                 )
             ):
                 self.say(text)
-            if not read.exists() and not read.vans():
+            if base.is_missing(read):
                 base.tell_if_empty(read)
                 return _Released(info, 0, 0)
         # The recovery may release what this command was to release.

@@ -22,9 +22,6 @@ class _Watched:
 
     It is the callback for the progress of the call that runs meanwhile. If
     Ctrl-C is ignored, as in a script's background job, it stays ignored.
-
-    :param say: gets each line that is said
-    :param callback: gets the progress, too
     """
 
     def __init__(
@@ -147,10 +144,7 @@ class Unplugging(_Watched):
 
 
 class Moving(_Watched):
-    """Ctrl-C ends a move at its next step, which is then undone.
-
-    :ivar requested: whether it was pressed
-    """
+    """Ctrl-C ends a move at its next step, which is then undone."""
 
     requested = False
 

@@ -51,10 +51,7 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Stopped(BaseException):
-    """A signal has ended os-acc run before its command has begun.
-
-    :ivar number: of the signal
-    """
+    """A signal has ended os-acc run before its command has begun."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -74,11 +71,7 @@ def check(program: str) -> tuple[int, str] | None:
 
 
 class Child:
-    """The process that becomes the command.
-
-    :param command: the program and its arguments
-    :ivar pid: its process id
-    """
+    """The process that becomes the command."""
 
     def __init__(self, command: Sequence[str]) -> None:
         reading, self._writing = os.pipe()
@@ -97,10 +90,7 @@ class Child:
         self._code: int | None = None
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Let it become the command.
-
-        :param environment: the variables to add
-        """
+        """Let it become the command."""
         with open(self._take_pipe(), 'wb') as pipe:
             # It may have ended by a signal.
             with contextlib.suppress(BrokenPipeError):

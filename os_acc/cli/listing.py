@@ -40,6 +40,10 @@ _TITLES = {
 }
 
 
+#: What take_action() of a list returns: the keys of the columns, and the rows.
+Table = tuple[Sequence[str], Iterable[Any]]
+
+
 class Column(NamedTuple):
     """A column of a list.
 
@@ -94,14 +98,12 @@ class Listing(lister.Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         # Before the command changes something.
-        for name in ('columns', 'sort_columns'):
-            option = 'column' if name == 'columns' else 'sort-column'
-            chosen = getattr(parsed_args, name)
-            setattr(
-                parsed_args,
-                name,
-                [_key(self.columns, each, option) for each in chosen],
-            )
+        parsed_args.columns = _keys(
+            self.columns, parsed_args.columns, 'column'
+        )
+        parsed_args.sort_columns = _keys(
+            self.columns, parsed_args.sort_columns, 'sort-column'
+        )
         return super().run(parsed_args)
 
     def _shown(self, rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -145,9 +147,7 @@ class Showing(show.ShowOne):
         data: Sequence[Any],
     ) -> int:
         fields = [Column(key) for key in column_names]
-        parsed_args.columns = [
-            _key(fields, each, 'column') for each in parsed_args.columns
-        ]
+        parsed_args.columns = _keys(fields, parsed_args.columns, 'column')
         if parsed_args.formatter == _TABLE:
             self.formatter = _Table(fields)
         elif parsed_args.formatter in _TEXTS:
@@ -155,21 +155,22 @@ class Showing(show.ShowOne):
         return super().produce_output(parsed_args, column_names, data)
 
 
-def _key(columns: Sequence[Column], called: str, option: str) -> str:
-    """Return the key of a column that is called by its key or title.
-
-    :raises InvalidRequest: if there is no such column
-    """
-    wanted = _normalized(called)
-    for column in columns:
-        if wanted in (column.key, _normalized(column.label())):
-            return column.key
-    raise exception.InvalidRequest(
-        subject='output',
-        field=f'--{option}',
-        value=called,
-        expected='one of ' + ', '.join(column.key for column in columns),
-    )
+def _keys(
+    columns: Sequence[Column], called: Iterable[str], option: str
+) -> list[str]:
+    """Return the keys of columns that are called by their keys or titles."""
+    keys = {_normalized(column.label()): column.key for column in columns}
+    keys |= {column.key: column.key for column in columns}
+    for each in called:
+        if _normalized(each) not in keys:
+            raise exception.InvalidRequest(
+                subject='output',
+                field=f'--{option}',
+                value=each,
+                expected='one of '
+                + ', '.join(column.key for column in columns),
+            )
+    return [keys[_normalized(each)] for each in called]
 
 
 def _normalized(name: str) -> str:

@@ -43,7 +43,6 @@ def configure(
     :param verbosity: 0 for -q, 1 for none, 2 for -v, 3 for -vv
     :param path: the file; its lines are added at its end. None: no file
     :returns: the handlers, for the caller to remove
-    :raises OSError: if the file cannot be opened
     """
     console = logging.StreamHandler(stream)
     console.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
@@ -81,8 +80,6 @@ class _LogFile(logging.FileHandler):
     """A log file. If it cannot be written, one line says so, once.
 
     The command goes on: what it does to devices matters more than its log.
-
-    :param console: where it is said
     """
 
     def __init__(self, path: str, console: TextIO) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import os
 import secrets
 import stat
@@ -22,7 +23,7 @@ from os_acc import host
 from os_acc import journal as journal_module
 from os_acc import objects
 from os_acc.cli import base
-from os_acc.cli import output_files
+from os_acc.cli import errors
 from os_acc.journal import demand
 from os_acc.journal import events
 from os_acc.objects import van as states
@@ -65,25 +66,22 @@ class Metrics(base.Command):
         path = parsed_args.output
         if path is not None:
             _check_output(path)
-        opened = base.look()
-        try:
+        with contextlib.closing(base.look()) as opened:
             # First, because without the journal there are no figures.
             of_journal = [*_of_journal(opened.journal)]
             of_journal += _of_measures(opened.journal.measures())
             of_journal.append(_of_demand(opened.journal.demand()))
             devices, failed = self._devices(opened)
-        finally:
-            opened.close()
         registry = prometheus_client.CollectorRegistry()
         registry.register(_Found([*of_journal, *_of_devices(devices, failed)]))
+        text = prometheus_client.generate_latest(registry)
         if path is None:
-            text = prometheus_client.generate_latest(registry)
             self.app.stdout.write(text.decode())
             return
         try:
-            _write(path, prometheus_client.generate_latest(registry))
+            _write(path, text)
         except OSError as err:
-            raise output_files.error(
+            raise errors.unwritable(
                 'metrics', '--output', path, _EXPECTED, err
             ) from err
 
@@ -99,10 +97,7 @@ class Metrics(base.Command):
 
 
 def _check_output(path: str) -> None:
-    """Refuse a device, a pipe and a directory: a file must not replace them.
-
-    :raises InvalidRequest: if the path is one of these
-    """
+    """Refuse a device, a pipe and a directory: no file must replace them."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise exception.InvalidRequest(
             subject='metrics',
@@ -118,8 +113,6 @@ def _write(path: str, text: bytes) -> None:
 
     The new file has another name first, which nobody can guess. Another user
     could have made a link of the name that prometheus_client would use.
-
-    :raises OSError: if it cannot be written; nothing is left of it then
     """
     path = _followed(path)
     new = f'{path}.{secrets.token_hex(8)}'
@@ -157,19 +150,21 @@ class _Found:
         return self._found
 
 
-def _gauge(
+def _metric(
     name: str,
     text: str,
     labels: Sequence[str],
     values: Mapping[Any, float],
+    counts: bool = False,
 ) -> metrics_core.Metric:
-    """Make a gauge.
+    """Make a gauge, or a counter.
 
     :param values: the value for each tuple of values of the labels
     """
     from prometheus_client import core
 
-    made = core.GaugeMetricFamily(f'os_acc_{name}', text, labels=labels)
+    kind = core.CounterMetricFamily if counts else core.GaugeMetricFamily
+    made = kind(f'os_acc_{name}', text, labels=labels)
     for of, value in sorted(values.items()):
         made.add_metric(of, value)
     return made
@@ -179,7 +174,7 @@ def _of_journal(
     journal: journal_module.Journal,
 ) -> Iterator[metrics_core.Metric]:
     """The current figures of the journal."""
-    yield _gauge(
+    yield _metric(
         'journal_exists',
         '1 if there is a journal, 0 if nothing was plugged yet.',
         [],
@@ -188,15 +183,15 @@ def _of_journal(
     vans = collections.Counter((van.state,) for van in journal.vans())
     vans[(base.UNREADABLE,)] += len(journal.unreadable())
     vans.update({(state,): 0 for state in states.STATES})
-    yield _gauge('vans', 'VANs in the journal.', ['state'], vans)
+    yield _metric('vans', 'VANs in the journal.', ['state'], vans)
     unhealthy = {e.device for e in journal.unhealthy() if health.counts(e)}
-    yield _gauge(
+    yield _metric(
         'devices_unhealthy',
         'Devices that are given to nobody because they have failed.',
         [],
         {(): len(unhealthy)},
     )
-    yield _gauge(
+    yield _metric(
         'devices_reserved',
         'Devices that are given to nobody after their one-time use.',
         [],
@@ -208,27 +203,22 @@ def _of_devices(
     devices: Iterable[objects.Device], failed: bool
 ) -> Iterator[metrics_core.Metric]:
     """The current figures of the drivers."""
-    sums = [collections.Counter[tuple[str, str]]() for _ in range(4)]
+    texts = {
+        'devices': 'Devices that the drivers find.',
+        'devices_free': 'Devices that have a free handle.',
+        'handles': 'Attach handles of all devices, such as the VFs of a PF.',
+        'handles_free': 'Attach handles that can be given out now.',
+    }
+    sums = {name: collections.Counter[tuple[str, str]]() for name in texts}
     for device in devices:
         of = (device.driver, device.resource_class or '')
-        free, total = device.handles_free, device.handles_total
-        for each, value in zip(
-            sums, (1, int(free > 0), total, free), strict=True
-        ):
-            each[of] += value
-    for name, text, values in zip(
-        ('devices', 'devices_free', 'handles', 'handles_free'),
-        (
-            'Devices that the drivers find.',
-            'Devices that have a free handle.',
-            'Attach handles of all devices, such as the VFs of a PF.',
-            'Attach handles that can be given out now.',
-        ),
-        sums,
-        strict=True,
-    ):
-        yield _gauge(name, text, ['driver', 'resource_class'], values)
-    yield _gauge(
+        sums['devices'][of] += 1
+        sums['devices_free'][of] += int(device.handles_free > 0)
+        sums['handles'][of] += device.handles_total
+        sums['handles_free'][of] += device.handles_free
+    for name, text in texts.items():
+        yield _metric(name, text, ['driver', 'resource_class'], sums[name])
+    yield _metric(
         'discovery_failed',
         '1 if a driver could not list its devices, which are then missing.',
         [],
@@ -243,7 +233,7 @@ def _of_measures(
     sums = {(name, labels): value for name, labels, value in found}
     for call in events.CALLS:
         yield _durations(call, sums)
-    yield _counter(
+    yield _metric(
         'failures',
         'Steps that failed, by error; without a step: calls that failed.',
         ['operation', 'step', 'extension', 'error'],
@@ -252,8 +242,9 @@ def _of_measures(
             for (name, labels), value in sums.items()
             if name == events.FAILURES
         },
+        counts=True,
     )
-    yield _counter(
+    yield _metric(
         'recovered_vans',
         'VANs that recovery has worked on, by result.',
         ['result'],
@@ -261,11 +252,12 @@ def _of_measures(
             (result,): sums.get((events.RECOVERED, (result,)), 0)
             for result in (events.RELEASED, events.RESTORED, events.FAILED)
         },
+        counts=True,
     )
 
 
 def _of_demand(found: Iterable[demand.Demand]) -> metrics_core.Metric:
-    return _counter(
+    return _metric(
         'demand',
         'Requests that found no device.',
         ['resource_class', 'traits', 'function_id'],
@@ -277,21 +269,8 @@ def _of_demand(found: Iterable[demand.Demand]) -> metrics_core.Metric:
             ): each.count
             for each in found
         },
+        counts=True,
     )
-
-
-def _counter(
-    name: str,
-    text: str,
-    labels: Sequence[str],
-    values: Mapping[tuple[str, ...], float],
-) -> metrics_core.Metric:
-    from prometheus_client import core
-
-    made = core.CounterMetricFamily(f'os_acc_{name}', text, labels=labels)
-    for of, value in sorted(values.items()):
-        made.add_metric(of, value)
-    return made
 
 
 def _durations(

@@ -129,21 +129,13 @@ class Migrate(answers.Command):
         return self._moved(parsed_args)
 
     def _looked_at(self, parsed_args: argparse.Namespace) -> _Planned:
-        """Look at a move that is not made."""
-        opened = base.look()
-        try:
+        with contextlib.closing(base.look()) as opened:
             info = _instance(opened, parsed_args.instance)
             with self._planned(opened, info, parsed_args) as found:
                 self.failed = bool(found.obstacles)
                 return found
-        finally:
-            opened.close()
 
     def _moved(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
-        """Move the instance.
-
-        :returns: the answer
-        """
         base.open_existing().close()
         self.initialize()
         here = os_acc.this_host('os_acc.migration.hand_over')
@@ -214,10 +206,7 @@ class Migrate(answers.Command):
 
 
 def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
-    """The instance that the argument INSTANCE names.
-
-    :raises InvalidRequest: if it has nothing on this host
-    """
+    """The instance that the argument INSTANCE names."""
     called = names.instance(here.journal, given, 'migrate')
     info = base.instance_info(called)
     names.check_has(here.journal, called, info.uuid, None, 'migrate')
@@ -225,10 +214,7 @@ def _instance(here: host.Host, given: str) -> objects.InstanceInfo:
 
 
 def alone(here: host.Host, instance: str) -> contextlib.ExitStack[bool | None]:
-    """Keep a second os-acc migrate from moving an instance meanwhile.
-
-    :raises MigrationConflict: at once, if another one moves it
-    """
+    """Keep a second os-acc migrate from moving an instance meanwhile."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(here.locks.move(instance))
@@ -247,10 +233,6 @@ def _guest(
     vans: list[objects.VAN],
     target: str,
 ) -> guest_move.GuestMove:
-    """What moves the guest of an instance.
-
-    :raises MigrationConflict: if os-acc cannot move it, or it is moved already
-    """
     for van in vans:
         if van.state != states.PLUGGED:
             raise exception.MigrationConflict(
@@ -273,10 +255,6 @@ def _guest(
 
 
 def _way(plan: objects.MigrationPlan, chosen: str | None) -> str:
-    """How a running guest moves.
-
-    :raises InvalidRequest: if it cannot move in the chosen way
-    """
     possible = ways.WAYS[ways.WAYS.index(plan.way) :]
     if chosen is not None and chosen not in possible:
         raise exception.InvalidRequest(
@@ -304,26 +282,19 @@ def _check_timeout(seconds: float, limit: float) -> None:
 
 
 def _command(text: str) -> list[str]:
-    """The os-acc command of the target, with the call.
-
-    :raises InvalidRequest: if it cannot be split into words
-    """
+    """The os-acc command of the target, with the call."""
     try:
         words = shlex.split(text)
+        if not words or words[0].startswith('-'):
+            raise ValueError('no program')
     except ValueError as err:
-        raise _no_command(text, str(err)) from err
-    if not words or words[0].startswith('-'):
-        raise _no_command(text, 'no program')
+        raise exception.InvalidRequest(
+            subject='migrate',
+            field='--remote-command',
+            value=text,
+            expected=f'a command, as in a shell ({err})',
+        ) from err
     return [*words, *remote.ARGUMENTS]
-
-
-def _no_command(text: str, reason: str) -> exception.InvalidRequest:
-    return exception.InvalidRequest(
-        subject='migrate',
-        field='--remote-command',
-        value=text,
-        expected=f'a command, as in a shell ({reason})',
-    )
 
 
 def _seconds(text: str) -> float:

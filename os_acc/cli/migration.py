@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 from os_acc import exception
@@ -41,9 +40,7 @@ class MigrationList(base.Command, listing.Listing):
         listing.Column('changed'),
     )
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         rows: dict[str, list[Any]] = {}
         with base.reading() as read:
             for entry in _moving(read):
@@ -83,11 +80,8 @@ class MigrationCheck(base.Command, listing.Listing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_instance(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
-        opened = base.look()
-        try:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
+        with contextlib.closing(base.look()) as opened:
             called = names.instance(
                 opened.journal, parsed_args.instance, 'migration check'
             )
@@ -96,8 +90,6 @@ class MigrationCheck(base.Command, listing.Listing):
                 opened.journal, called, info.uuid, None, 'migration check'
             )
             plan = plans.describe(opened, info)
-        finally:
-            opened.close()
         self.unfinished = bool(plan.obstacles)
         return self.keys(), [
             [_shown(getattr(each, key)) for key in self.keys()]
@@ -129,11 +121,8 @@ class _Settle(base.Command, listing.Listing):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         return _with_instance(super().get_parser(prog_name))
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
-        opened = base.open_existing()
-        opened.close()
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
+        base.open_existing().close()
         self.initialize()
         with base.reading() as read:
             called = names.instance(
@@ -151,31 +140,27 @@ class _Settle(base.Command, listing.Listing):
             )
         result = self.settle(entries, parsed_args)
         if result == _RELEASED:
-            self._tell_definition(entries[0].instance_info, entries)
+            self._tell_definition(entries)
         return self.keys(), [
             (entry.van.uuid, uuid, result) for entry in entries
         ]
 
-    def _tell_definition(
-        self, info: objects.InstanceInfo, entries: list[journal.Entry]
-    ) -> None:
+    def _tell_definition(self, entries: list[journal.Entry]) -> None:
         """Say that the guest, which is the other host's, is defined here."""
-        opened = base.look()
-        try:
-            commands = {
-                opened.extensions.plugin(each.van.plugin).undefine_command(
-                    info
+        info = entries[0].instance_info
+        with contextlib.closing(base.look()) as opened:
+            plugins = opened.extensions.plugin
+            try:
+                commands = {
+                    plugins(each.van.plugin).undefine_command(info)
+                    for each in entries
+                }
+            except Exception as err:
+                self.say(
+                    'Whether the guest is still defined on this host is not '
+                    f'known: {exception.describe(err)}'
                 )
-                for each in entries
-            }
-        except Exception as err:
-            self.say(
-                'Whether the guest is still defined on this host is not '
-                f'known: {exception.describe(err)}'
-            )
-            return
-        finally:
-            opened.close()
+                return
         for command in filter(None, commands):
             self.unfinished = True
             self.say(
@@ -229,12 +214,7 @@ class MigrationFinish(_Settle):
                 'shows that the source has handed it over, give '
                 '--handed-over; otherwise abort it',
             )
-        migration.switch(
-            info,
-            uuid,
-            live=attaches,
-            progress=self.show_progress,
-        )
+        migration.switch(info, uuid, attaches, self.show_progress)
         return 'plugged'
 
 
@@ -283,14 +263,9 @@ def _check_decided(entries: list[journal.Entry]) -> None:
 
     A caller of the library knows when its migration has ended. An operator may
     not know.
-
-    :raises MigrationConflict: if it is, or is paused
     """
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         stays = guests.stays(opened, entries)
-    finally:
-        opened.close()
     if stays is None:
         raise exception.MigrationConflict(
             instance=entries[0].van.instance_uuid, reason=calls.UNDECIDED
@@ -304,10 +279,7 @@ def _look(entries: list[journal.Entry]) -> tuple[bool | None, bool]:
         guest that came without them, and was shut down since, needs them in
         its definition; one that has them there keeps them
     """
-    opened = base.look()
-    try:
+    with contextlib.closing(base.look()) as opened:
         runs = guests.runs(opened, entries)
         there = runs or guests.exists(opened, entries)
         return runs, bool(there) and moves.can_attach(opened, entries)
-    finally:
-        opened.close()

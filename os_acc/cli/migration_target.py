@@ -51,7 +51,6 @@ class MigrationTarget(base.Command):
 def answer_to(line: bytes, initialize: Callable[[], object]) -> dict[str, Any]:
     """Make one call.
 
-    :param line: the call in JSON
     :param initialize: initializes os_acc, unless that is done; each call but
         ``look`` needs it
     :returns: the answer; its ``error`` says what has failed
@@ -90,10 +89,6 @@ def _done(line: bytes, initialize: Callable[[], object]) -> dict[str, Any]:
 
 
 def _read(line: bytes) -> Mapping[str, Any]:
-    """Read a call.
-
-    :raises InvalidRequest: if the line is not a call
-    """
     try:
         asked = json.loads(documents.text_of(line))
     except ValueError as err:
@@ -112,10 +107,6 @@ def _read(line: bytes) -> Mapping[str, Any]:
 
 
 def _instance(found: Any) -> objects.InstanceInfo:
-    """Read the instance of a call.
-
-    :raises InvalidRequest: if it is not an InstanceInfo's primitive
-    """
     try:
         made = objects.InstanceInfo.obj_from_primitive(found)
     except Exception as err:

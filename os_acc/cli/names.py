@@ -43,7 +43,6 @@ def instance(
         an instance that has VANs
     :param command: for an error, such as 'unplug'
     :returns: the UUID if it is the first characters of one; otherwise called
-    :raises InvalidRequest: if several UUIDs begin so
     """
     if forms.uuid(called) is not None:
         return called
@@ -84,7 +83,6 @@ def check_has(
     """Check that an instance has accelerators, or certain ones.
 
     :param wanted: UUIDs of VANs; None: it must have any
-    :raises NotFound: if it does not have them
     """
     known = vans(journal, instance_uuid)
     if not known:
@@ -113,19 +111,15 @@ def _meant(journal: journal_module.Journal, called: str) -> str:
     return f". Did you mean '{near[0]}'?" if near else '.'
 
 
-def refuse_beginning(
-    journal: journal_module.Journal, called: str, command: str
-) -> None:
+def refuse_beginning(journal: journal_module.Journal, called: str) -> None:
     """Check that the name of a new instance is not taken for another's UUID.
 
     An accelerator must not go to an instance that merely has such a UUID.
-
-    :raises InvalidRequest: if the UUID of an instance begins with it
     """
-    uuid = instance(journal, called, command)
+    uuid = instance(journal, called, 'plug')
     if uuid != called:
         _refuse(
-            f'{command}: INSTANCE',
+            'plug: INSTANCE',
             called,
             'a whole UUID, or another name: the UUID of instance '
             f'{uuid} begins with these characters',
@@ -135,10 +129,7 @@ def refuse_beginning(
 def vans(
     journal: journal_module.Journal, instance_uuid: str | None = None
 ) -> set[str]:
-    """Return the UUIDs of the VANs in the journal, readable or not.
-
-    :param instance_uuid: only VANs of this instance; None: of all
-    """
+    """Return the UUIDs of the VANs in the journal, readable or not."""
     known = {entry.van.uuid for entry in journal.entries(instance_uuid)}
     return known | {r.van_uuid for r in journal.unreadable(instance_uuid)}
 
@@ -152,15 +143,11 @@ def van(
 ) -> str:
     """Return the UUID of a VAN.
 
-    :param known: the UUIDs of the VANs that it may be
     :param called: its UUID, or the first characters of it
     :param field: the command and its argument, for an error, such as
         'van forget: VAN'
     :param expected: for the error if there is no such VAN
     :param named: True: it may also be a name, which the caller has looked up
-    :raises NotFound: if there is no such VAN
-    :raises InvalidRequest: if it is neither a UUID nor a part of one, or
-        several UUIDs begin so
     """
     if beginning(called) is None and not (
         named and not _PREFIX.fullmatch(called)
@@ -187,13 +174,7 @@ def device(called: str) -> str:
 
 
 def mediated_device(known: Collection[str], called: str) -> str:
-    """Return the address of a device.
-
-    :param known: the UUIDs of the mediated devices
-    :param called: an address, or the first characters of such a UUID
-    :returns: the UUID if it is the first characters of one; otherwise called
-    :raises InvalidRequest: if several UUIDs begin so
-    """
+    """Return the UUID that begins with a text; the text if there is none."""
     found = _begin(known, called)
     return only(found, called, 'device show: ADDRESS') if found else called
 
@@ -220,9 +201,7 @@ def beginning(text: str) -> str | None:
 def only(found: Collection[str], called: str, field: str) -> str:
     """Return the only one of the UUIDs that begin with a text.
 
-    :param found: one or more UUIDs
     :param field: see van()
-    :raises InvalidRequest: if there are several
     """
     first, *others = sorted(found)
     if others:

@@ -15,7 +15,7 @@ import shutil
 from os_acc import exception
 from os_acc import loader
 from os_acc.cli import base
-from os_acc.cli import output_files
+from os_acc.cli import errors
 
 #: The name of the driver in the files of the skeleton.
 _NAME = 'acme'
@@ -75,7 +75,7 @@ class NewDriver(base.Command):
             os.mkdir(directory)
             _write(directory, files)
         except OSError as err:
-            raise output_files.error(
+            raise errors.unwritable(
                 'new-driver',
                 'directory',
                 directory,
@@ -106,10 +106,6 @@ def _write(directory: str, files: Mapping[str, str]) -> None:
 
 
 def _check(name: str) -> None:
-    """Check the name of a driver.
-
-    :raises InvalidRequest: if it is not a name, or a driver has it already
-    """
     if not re.fullmatch(r'[a-z][a-z0-9]*(_[a-z0-9]+)*', name) or (
         len(name) > _LONGEST
     ):
@@ -130,7 +126,6 @@ def _check(name: str) -> None:
 
 
 def _text(file: str) -> str:
-    """Read a file of the skeleton."""
     skeleton = resources.files('os_acc.cli') / 'skeleton'
     return (skeleton / f'{file}.in').read_text(encoding='utf-8')
 

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
+import contextlib
 
 from os_acc import exception
-from os_acc import loader
 from os_acc.cli import base
 from os_acc.cli import listing
 from os_acc.operations import orphans
@@ -66,51 +63,37 @@ class Orphans(base.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         path, owner = parsed_args.known, parsed_args.owner
         if parsed_args.release and None in (path, owner):
             raise exception.InvalidRequest(
                 'orphans: --release needs --known and --owner'
             )
         known = [] if path is None else _read(path)
+        age = parsed_args.minimum_age
         if parsed_args.release:
-            opened = base.open_existing()
+            with contextlib.closing(base.open_existing()) as opened:
+                vans = orphans.release(opened, known, age, owner)
+            self.unfinished = any(van.error is not None for van in vans)
         else:
-            opened = base.look(loader.load_all())
-        try:
-            if parsed_args.release:
-                vans = orphans.release(
-                    opened, known, parsed_args.minimum_age, owner
-                )
-                self.unfinished = any(van.error is not None for van in vans)
-            else:
+            with contextlib.closing(base.look()) as opened:
                 base.tell_if_empty(opened.journal)
-                vans = orphans.find(
-                    opened, known, parsed_args.minimum_age, owner
-                )
-        finally:
-            opened.close()
-        rows = []
-        for van in vans:
-            result = 'orphan'
-            if van.error is not None:
-                result = 'not released' if parsed_args.release else 'unknown'
-            elif parsed_args.release:
-                result = 'released'
-            rows.append(
-                (
-                    van.uuid,
-                    van.instance_uuid,
-                    van.owner,
-                    van.handle and van.handle.identity,
-                    str(van.updated_at),
-                    result,
-                    base.error_cell(van.error),
-                )
+                vans = orphans.find(opened, known, age, owner)
+        good, bad = 'orphan', 'unknown'
+        if parsed_args.release:
+            good, bad = 'released', 'not released'
+        return self.keys(), [
+            (
+                van.uuid,
+                van.instance_uuid,
+                van.owner,
+                van.handle and van.handle.identity,
+                str(van.updated_at),
+                good if van.error is None else bad,
+                base.error_cell(van.error),
             )
-        return self.keys(), rows
+            for van in vans
+        ]
 
 
 def _read(path: str) -> list[str]:

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 import os_acc
@@ -49,9 +48,7 @@ class Pools(base.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         if parsed_args.keep:
             self.initialize()
             done = os_acc.keep_pools(progress=self.show_progress)
@@ -59,11 +56,8 @@ class Pools(base.Command, listing.Listing):
                 text = f'{each.name}: {each.after}: {each.result}'
                 self.say(text + (f': {each.reason}' if each.reason else ''))
             self.unfinished = results.FAILED in done.results()
-        opened = base.look()
-        try:
+        with contextlib.closing(base.look()) as opened:
             found = pools.states(opened)
-        finally:
-            opened.close()
         return self.keys(), [_row(each) for each in found]
 
 

@@ -50,8 +50,6 @@ class Ticket:
     serve it too: it asks for the same resource class and for no trait that
     this one does not ask for, or it names the same handle.
 
-    :param directory: the lock directory
-    :param requests: what the command asks for
     :raises JournalError: if the lock directory cannot be used
     """
 
@@ -115,10 +113,7 @@ class Ticket:
             self._write(None)
 
     def is_first(self) -> bool:
-        """Whether no earlier command waits for the same device.
-
-        :raises JournalError: if the lock directory cannot be used
-        """
+        """Whether no earlier command waits for the same device."""
         try:
             earlier = [
                 path
@@ -236,7 +231,7 @@ class Queue:
         with self._ticket.attempt():
             yield True
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Let the next command try."""
         if self._ticket is not None:
             self._ticket.close()

@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
+import contextlib
 
 import os_acc
 from os_acc import host
@@ -41,9 +39,7 @@ class Recover(base.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         if parsed_args.rebuild:
             host.check_owner(os_acc.CONF)
             conf = os_acc.CONF.os_acc
@@ -56,16 +52,15 @@ class Recover(base.Command, listing.Listing):
                 f'{rebuilt.lost} rows conflicted with others and were lost. '
                 'Plug each instance again to add its missing VANs.'
             )
-        elif (missing := _missing()) is not None:
-            self.say(f'There is no journal {missing}: nothing to do')
-            return self.keys(), []
-        opened = host.Host.open(os_acc.CONF)
-        try:
+        else:
+            with base.reading() as read:
+                if base.is_missing(read):
+                    self.say(f'There is no journal {read.path}: nothing to do')
+                    return self.keys(), []
+        with contextlib.closing(host.Host.open(os_acc.CONF)) as opened:
             applying.before_instances(opened)
             done = recovery.recover(opened)
             applied = applying.again(opened)
-        finally:
-            opened.close()
         self.unfinished = bool(done.failed or done.unreadable or done.errors)
         if applied is not None:
             self._tell(applied)
@@ -92,12 +87,3 @@ class Recover(base.Command, listing.Listing):
         for each in applied.steps:
             why = f' ({each.reason})' if each.reason else ''
             self.say(f'{each.part} {each.name}: {each.result}{why}')
-
-
-def _missing() -> str | None:
-    """Return the path of the journal if there is none."""
-    with base.reading() as journal:
-        if journal.exists():
-            return None
-        journal.vans()
-        return journal.path

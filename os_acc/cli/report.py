@@ -49,14 +49,13 @@ def rows(report: objects.RecoveryReport) -> list[Row]:
 
 def lines(report: objects.RecoveryReport) -> list[str]:
     """Say what a recovery did, in a line for each VAN or instance."""
-    return [_line(row) for row in rows(report)]
-
-
-def _line(row: Row) -> str:
-    text = f'instance {row.instance_uuid}'
-    if row.van is not None:
-        text = f'VAN {row.van.uuid} of {text}'
-        if row.van.handle is not None:
-            text += f' ({row.van.handle.identity})'
-    text += f' {row.result}'
-    return f'{text}: {row.error}' if row.error else text
+    made = []
+    for row in rows(report):
+        text = f'instance {row.instance_uuid}'
+        if row.van is not None:
+            text = f'VAN {row.van.uuid} of {text}'
+            if row.van.handle is not None:
+                text += f' ({row.van.handle.identity})'
+        text += f' {row.result}'
+        made.append(f'{text}: {row.error}' if row.error else text)
+    return made

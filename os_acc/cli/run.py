@@ -94,7 +94,13 @@ class Run(base.Command):
         child = launch.Child(command)
         try:
             with launch.Signals() as signals:
-                info = _info(command[0], child)
+                program = os.path.basename(command[0])
+                info = objects.InstanceInfo(
+                    uuid=uuid.uuid4(),
+                    name=f'{program} (process {child.pid})',
+                    project_id='',
+                    process=process.identity(child.pid),
+                )
                 requests = _requests(info, parsed_args)
                 return self._run(child, signals, info, requests, parsed_args)
         except launch.Stopped as err:
@@ -110,11 +116,6 @@ class Run(base.Command):
         requests: list[objects.AcceleratorRequest],
         parsed_args: argparse.Namespace,
     ) -> int:
-        """Plug, run and unplug.
-
-        :returns: the exit code
-        """
-
         def plug() -> objects.VANList:
             self.initialize()
             return os_acc.plug(info, requests, plugin=parsed_args.plugin)
@@ -201,16 +202,6 @@ def _files(handle: objects.AttachHandle) -> list[str]:
     if isinstance(handle, objects.BlockHandle):
         return [handle.path]
     return []
-
-
-def _info(program: str, child: launch.Child) -> objects.InstanceInfo:
-    """Describe the instance that the command is."""
-    return objects.InstanceInfo(
-        uuid=uuid.uuid4(),
-        name=f'{os.path.basename(program)} (process {child.pid})',
-        project_id='',
-        process=process.identity(child.pid),
-    )
 
 
 def _requests(

@@ -22,13 +22,12 @@ def add_resource_class(
     parser: argparse._ActionsContainer, required: bool = False
 ) -> None:
     """Add the option that says which class of device is wanted."""
-    arguments = {'required': True} if required else {}
     parser.add_argument(
         '--resource-class',
         metavar='CLASS',
+        required=required,
         help='the resource class of the wanted devices, as device list shows '
         'it',
-        **arguments,  # type: ignore[arg-type]
     )
 
 
@@ -69,10 +68,6 @@ def requests(
     Their UUIDs depend on the instance and the position alone. So a repeated
     plug asks for the same VANs, and os-acc refuses it if it asks for other
     devices than the first one.
-
-    :param instance: the UUID of the instance
-    :param number: how many; None: one
-    :raises InvalidRequest: if a value is wrong
     """
     _check('resource class', resource_class)
     for trait in traits or []:
@@ -89,13 +84,7 @@ def requests(
 
 
 def check_count(instance: str, number: int, vans: objects.VANList) -> None:
-    """Check that an instance does not have more than is asked for.
-
-    :param instance: the UUID of the instance
-    :param number: how many are asked for
-    :param vans: the VANs of the instance
-    :raises InvalidRequest: if it has VANs of later positions
-    """
+    """Check that an instance does not have more than is asked for."""
     later = {
         instance_names.request_uuid(instance, position)
         for position in range(number, MOST)

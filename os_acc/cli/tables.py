@@ -102,7 +102,6 @@ def draw(
     :param shorten: the titles of the columns whose UUIDs may be cut, the one
         to begin with first
     :param brief: the titles of the columns whose texts may be cut
-    :returns: its lines, each with a line feed
     """
     cells = [[text(value) for value in row] for row in rows]
     widths = _widths(titles, cells)
@@ -124,7 +123,8 @@ def draw(
                 for row in cells:
                     row[at] = cut(row[at], widths[at])
     right = [
-        _is_number([row[at] for row in rows]) for at in range(len(titles))
+        bool(rows) and all(type(row[at]) is int for row in rows)
+        for at in range(len(titles))
     ]
     return _lines(titles, cells, widths, right, colours)
 
@@ -134,7 +134,6 @@ def entry(
 ) -> str:
     """Draw texts beside a key, which is a word of at most 8 characters.
 
-    :param parts: the texts, each of which begins a line
     :returns: the lines, each with a line feed
     """
     indent = ' ' * _KEY
@@ -194,10 +193,12 @@ def cut(line: str, limit: int) -> str:
 def fitted(text: str, stream: TextIO) -> list[str]:
     """Return the lines of a text, as wide as the terminal.
 
+    As in a cell, nothing in it can control the terminal: see text().
+
     :param stream: where they will be printed. If it is not a terminal, no line
         is broken
     """
-    lines = text.split('\n')
+    lines = list(map(_printable, text.split('\n')))
     limit = width(stream)
     if limit is None:
         return lines
@@ -311,10 +312,6 @@ def _shorten(cells: list[list[str]], at: int) -> None:
     for row in cells:
         if row[at] in found:
             row[at] = row[at][:length]
-
-
-def _is_number(values: Sequence[Any]) -> bool:
-    return bool(values) and all(type(value) is int for value in values)
 
 
 def _lines(

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from collections.abc import Sequence
 import contextlib
 from typing import Any
 
@@ -48,9 +46,7 @@ class VANList(answers.Command, listing.Listing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         entries, unreadable = _read(_instance(parsed_args))
         rows = [
             *(base.van_row(entry.van, entry.called) for entry in entries),
@@ -70,7 +66,7 @@ class VANList(answers.Command, listing.Listing):
             }
             for entry in entries
         ]
-        vans += [dict(_unreadable_fields(row)) for row in unreadable]
+        vans += map(_unreadable_fields, unreadable)
         return {
             'vans': [
                 van
@@ -102,9 +98,7 @@ class VANShow(base.Command, listing.Showing):
         )
         return parser
 
-    def take_action(
-        self, parsed_args: argparse.Namespace
-    ) -> tuple[Sequence[str], Iterable[Any]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         entries, unreadable = _read()
         known = [entry.van.uuid for entry in entries]
         known += [row.van_uuid for row in unreadable]
@@ -116,20 +110,24 @@ class VANShow(base.Command, listing.Showing):
             'that has only one (see van list)',
             named=True,
         )
-        for entry in entries:
-            if entry.van.uuid == wanted:
-                fields = [*_fields(entry), _history(wanted)]
-                return [n for n, _ in fields], [v for _, v in fields]
-        (row,) = (row for row in unreadable if row.van_uuid == wanted)
-        fields = [*_unreadable_fields(row), _history(wanted)]
-        return [n for n, _ in fields], [v for _, v in fields]
+        (fields,) = [
+            *(_fields(e) for e in entries if e.van.uuid == wanted),
+            *(
+                _unreadable_fields(r)
+                for r in unreadable
+                if r.van_uuid == wanted
+            ),
+        ]
+        with base.reading() as read:
+            past = read.events(events.Wanted(van=wanted))
+        fields['history'] = history.History(past)
+        return list(fields), list(fields.values())
 
 
 def _only_van_of(name: str, entries: list[journal.Entry]) -> str | None:
     """The VAN of the instance that a name means.
 
     :returns: None if the instance has none
-    :raises InvalidRequest: if it has several
     """
     found: list[str] = []
     with contextlib.suppress(exception.InvalidRequest):
@@ -162,23 +160,10 @@ def _read(
 def _read_with(
     extensions: loader.Extensions, instance: str | None
 ) -> tuple[list[journal.Entry], list[journal.UnreadableRow]]:
-    read = base.look(extensions).journal
-    try:
+    with contextlib.closing(base.look(extensions).journal) as read:
         found = read.entries(instance), read.unreadable(instance)
         base.tell_if_empty(read)
         return found
-    finally:
-        read.close()
-
-
-def _history(van: str) -> tuple[str, history.History]:
-    """Make the field that says what happened to a VAN."""
-    read = base.look(_NONE).journal
-    try:
-        found = read.events(events.Wanted(van=van))
-    finally:
-        read.close()
-    return 'history', history.History(found)
 
 
 def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
@@ -196,41 +181,41 @@ def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
     )
 
 
-def _unreadable_fields(row: journal.UnreadableRow) -> list[tuple[str, Any]]:
-    return [
-        ('uuid', row.van_uuid),
-        ('instance_uuid', row.instance_uuid),
-        ('state', base.UNREADABLE),
-        ('state_in_journal', row.state),
-        ('error', row.reason),
-        ('device', row.device),
-        ('handle', row.handle),
-    ]
+def _unreadable_fields(row: journal.UnreadableRow) -> dict[str, Any]:
+    return {
+        'uuid': row.van_uuid,
+        'instance_uuid': row.instance_uuid,
+        'state': base.UNREADABLE,
+        'state_in_journal': row.state,
+        'error': row.reason,
+        'device': row.device,
+        'handle': row.handle,
+    }
 
 
-def _fields(entry: journal.Entry) -> list[tuple[str, Any]]:
+def _fields(entry: journal.Entry) -> dict[str, Any]:
     van, request = entry.van, entry.request
     handle = van.handle
-    return [
-        ('uuid', van.uuid),
-        ('instance_uuid', van.instance_uuid),
-        ('instance_name', entry.instance_info.name),
-        ('state', van.state),
-        ('error', van.error),
-        ('live', entry.live),
-        ('driver', van.driver),
-        ('plugin', van.plugin),
-        ('owner', van.owner),
-        ('device', van.device),
-        ('handle', handle.identity if handle is not None else None),
-        ('function_id', van.function_id),
-        ('live_migratable', van.live_migratable),
-        ('guest_config', van.guest_config),
-        ('driver_data', dict(van.driver_data)),
-        ('boot_id', van.boot_id),
-        ('created_at', str(van.created_at)),
-        ('updated_at', str(van.updated_at)),
-        ('device_profile_name', request.device_profile_name),
-        ('device_profile_group_id', request.device_profile_group_id),
-        ('device_rp_uuid', request.device_rp_uuid),
-    ]
+    return {
+        'uuid': van.uuid,
+        'instance_uuid': van.instance_uuid,
+        'instance_name': entry.instance_info.name,
+        'state': van.state,
+        'error': van.error,
+        'live': entry.live,
+        'driver': van.driver,
+        'plugin': van.plugin,
+        'owner': van.owner,
+        'device': van.device,
+        'handle': handle.identity if handle is not None else None,
+        'function_id': van.function_id,
+        'live_migratable': van.live_migratable,
+        'guest_config': van.guest_config,
+        'driver_data': dict(van.driver_data),
+        'boot_id': van.boot_id,
+        'created_at': str(van.created_at),
+        'updated_at': str(van.updated_at),
+        'device_profile_name': request.device_profile_name,
+        'device_profile_group_id': request.device_profile_group_id,
+        'device_rp_uuid': request.device_rp_uuid,
+    }

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
+import contextlib
 import logging
 import math
 import random
@@ -15,11 +16,14 @@ from typing import TypeVar
 
 import os_acc
 from os_acc import exception
+from os_acc import host
 from os_acc import objects
 from os_acc import opts
+from os_acc.cli import base
 from os_acc.cli import errors
 from os_acc.cli import queueing
 from os_acc.cli import report
+from os_acc.objects import van as states
 
 LOG = logging.getLogger(__name__)
 
@@ -76,71 +80,46 @@ def retry(
     :param prepare: called before each further attempt
     :param requests: what act asks for. Of this host's commands that wait for
         the same device, the one that came first acts first
-    :returns: what act returned
     :raises NoSuchDevice: if this host has no device for a request
-    :raises Exception: the last error of act
     """
     deadline = time.monotonic() + (seconds or 0.0)
     queue = queueing.Queue(
         opts.lock_path(os_acc.CONF), requests if seconds else (), deadline
     )
-    try:
-        return _retry(act, seconds, tell, prepare, requests, deadline, queue)
-    finally:
-        queue.leave()
-
-
-def _retry(
-    act: Callable[[], _T],
-    seconds: float | None,
-    tell: Callable[[str], object],
-    prepare: Callable[[], object],
-    requests: Sequence[objects.AcceleratorRequest],
-    deadline: float,
-    queue: queueing.Queue,
-) -> _T:
-    """See retry().
-
-    :param queue: gives the turns
-    """
     pause = _FIRST_PAUSE
     last_reason = ''
     tried = False
-    while True:
-        try:
-            with queue.turn(tried, tell) as is_mine:
-                if not is_mine:
-                    raise exception.LockTimeout(
-                        what=f'its turn: {queueing.EARLIER}', seconds=seconds
-                    )
-                if tried:
-                    prepare()
-                tried = True
-                return act()
-        except exception.ExceptionBase as err:
-            if not last_reason:
-                # Only here, because most commands need no drivers.
-                from os_acc.cli import missing
-
-                missing.check(err, requests)
-            left = deadline - time.monotonic()
-            if seconds is None or left <= 0 or not may_pass(err):
-                raise
-            reason = _reason(list(errors.causes(err))[-1])
-        if reason != last_reason:
-            last_reason = reason
-            text = f'Waiting for at most {left:.0f} s: {reason}'
-            LOG.info(text)
-            tell(text)
-        # S311: this is no secret.
-        time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # noqa: S311
-        pause = min(pause * 1.7, _LONGEST_PAUSE)
-
-
-def _reason(err: BaseException) -> str:
-    """Say why an attempt has failed, without the UUID of the request."""
-    values = getattr(err, 'kwargs', {})
-    return str(values.get('reason') or exception.describe(err))
+    with contextlib.closing(queue):
+        while True:
+            try:
+                with queue.turn(tried, tell) as is_mine:
+                    if not is_mine:
+                        raise exception.LockTimeout(
+                            what=f'its turn: {queueing.EARLIER}',
+                            seconds=seconds,
+                        )
+                    if tried:
+                        prepare()
+                    tried = True
+                    return act()
+            except exception.ExceptionBase as err:
+                if not last_reason:
+                    _check_exists(err, requests)
+                left = deadline - time.monotonic()
+                if seconds is None or left <= 0 or not may_pass(err):
+                    raise
+                root = list(errors.causes(err))[-1]
+                # Without the UUID of the request.
+                reason = getattr(root, 'kwargs', {}).get('reason')
+                reason = str(reason or exception.describe(root))
+            if reason != last_reason:
+                last_reason = reason
+                text = f'Waiting for at most {left:.0f} s: {reason}'
+                LOG.info(text)
+                tell(text)
+            # S311: this is no secret.
+            time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # noqa: S311
+            pause = min(pause * 1.7, _LONGEST_PAUSE)
 
 
 def release_ended(tell: Callable[[str], object]) -> None:
@@ -157,3 +136,85 @@ def release_ended(tell: Callable[[str], object]) -> None:
         return
     for line in report.lines(done):
         tell(f'Recovery while waiting: {line}')
+
+
+def _check_exists(
+    err: exception.ExceptionBase,
+    requests: Sequence[objects.AcceleratorRequest],
+) -> None:
+    """Check that a plug that has failed could succeed later.
+
+    A driver raises DeviceNotFound if others have all devices, which may pass,
+    and also if no device of this host could ever serve the request.
+
+    :raises NoSuchDevice: if this host has no device for a request
+    """
+    root = list(errors.causes(err))[-1]
+    if not isinstance(root, exception.DeviceNotFound):
+        return
+    if not requests or getattr(err, 'undo_errors', []):
+        return
+    opened = base.look()
+    try:
+        reason = _no_device(opened, err, requests)
+    except exception.ExceptionBase:
+        return  # it is unknown
+    finally:
+        opened.close()
+    if reason is not None:
+        raise errors.NoSuchDevice(reason) from None
+
+
+def _no_device(
+    opened: host.Host,
+    err: exception.ExceptionBase,
+    requests: Sequence[objects.AcceleratorRequest],
+) -> str | None:
+    """Say why no device can serve a request; None: one may."""
+    # Only here, because most commands need no drivers.
+    from os_acc.operations import discovery
+
+    devices = discovery.devices(opened)
+    addresses = {device.address for device in devices}
+    # A device that is programmed or reset is off the bus for a while.
+    if any(
+        van.device not in addresses
+        for van in opened.journal.vans()
+        if van.state not in (*states.WHOLE, states.ERROR)
+    ):
+        return None
+    if all(request.handle is not None for request in requests):
+        # If somebody else had the named device, it would be DeviceBusy.
+        return exception.describe(err)
+    preferred = opened.conf.os_acc.drivers
+    for request in requests:
+        if request.handle is not None:
+            continue
+        driver = opened.extensions.driver_for(request, preferred)
+        if driver.takes_unlisted(request):
+            continue
+        if discovery.unread(devices, driver.name):
+            return None
+        if not any(_fits(request, driver.name, each) for each in devices):
+            return (
+                f'No device of this host, free or not, is {_wanted(request)}: '
+                'see os-acc device list --long'
+            )
+    return None
+
+
+def _fits(
+    request: objects.AcceleratorRequest, driver: str, device: objects.Device
+) -> bool:
+    return (
+        device.driver == driver
+        and request.resource_class in (None, device.resource_class)
+        and set(request.traits) <= set(device.traits)
+    )
+
+
+def _wanted(request: objects.AcceleratorRequest) -> str:
+    text = f'of {request.resource_class}'
+    if request.traits:
+        text += ' with the traits ' + ', '.join(request.traits)
+    return text + (f' for driver {request.driver}' if request.driver else '')

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from os_acc import finding
 from os_acc import host as host_module
-from os_acc.doctor import configuration
 from os_acc.doctor import entries
 from os_acc.doctor import extensions
 from os_acc.doctor import guard
@@ -28,7 +27,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
     """Check the whole host, except for the configuration.
 
     :param host: made with read_only=True, so that it can be made although the
-        journal is damaged. It cannot be made if configuration.findings()
+        journal is damaged. It cannot be made if extensions.invalid()
         finds a fault
     """
     before: list[finding.Finding] = []
@@ -40,9 +39,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
 
 def _of_host(host: host_module.Host) -> Iterator[finding.Finding]:
     """Check all but what the drivers and plugins report."""
-    yield from guard.guarded(
-        'configuration', lambda: configuration.ignored(host)
-    )
+    yield from guard.guarded('configuration', lambda: extensions.unknown(host))
     yield from guard.guarded(
         'drivers and plugins', lambda: extensions.loaded(host)
     )

@@ -2,13 +2,14 @@
 """Starts the privsep daemon, and prints who it is, as a line of JSON.
 
 The doctor runs this module in a process of the service's user. The arguments
-are the configuration files.
+are the configuration files, and the directories with such files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 import json
+import os
 import sys
 from typing import Any
 
@@ -23,9 +24,10 @@ def main(paths: Sequence[str]) -> None:
     answer: dict[str, Any] = {'user': None, 'missing': [], 'error': None}
     try:
         opts.register(cfg.CONF)
-        arguments = [
-            part for path in paths for part in ('--config-file', path)
-        ]
+        arguments = []
+        for path in paths:
+            kind = 'dir' if os.path.isdir(path) else 'file'
+            arguments += [f'--config-{kind}', path]
         cfg.CONF(arguments, project='os-acc')
         from os_acc.privileged import context
 

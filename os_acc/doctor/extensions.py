@@ -1,21 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Checks the drivers and plugins: what loads, and what they report."""
+"""Checks the options, the drivers and the plugins: what loads and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 import functools
 
+from oslo_config import cfg
+
 from os_acc import driver as driver_base
 from os_acc import exception
 from os_acc import finding
 from os_acc import host as host_module
+from os_acc import loader
 from os_acc import opts
 from os_acc.doctor import guard
 from os_acc.operations import discovery
 from os_acc.operations import host_info
 from os_acc.options import values
+
+
+def invalid(
+    conf: cfg.ConfigOpts, extensions: loader.Extensions
+) -> Iterator[finding.Finding]:
+    """Yield a finding for each invalid option.
+
+    A Host cannot be made if there is one.
+    """
+    for fault in opts.faults(conf, extensions.options()):
+        yield finding.Finding(
+            'configuration',
+            finding.ERROR,
+            fault,
+            'fix this first: nothing else was checked',
+        )
+
+
+def unknown(host: host_module.Host) -> Iterator[finding.Finding]:
+    """Yield a finding for each line that sets an unknown option."""
+    for each in opts.unknown(host.conf, host.extensions.options()):
+        yield finding.Finding(
+            'configuration',
+            finding.ERROR if each.mistyped else finding.WARNING,
+            each.text,
+            'correct the name, or remove the line: it is ignored',
+        )
 
 
 def loaded(host: host_module.Host) -> Iterator[finding.Finding]:

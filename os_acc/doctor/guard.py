@@ -15,10 +15,7 @@ from os_acc import finding
 def guarded(
     subject: str, look: Callable[[], Iterable[finding.Finding]]
 ) -> Iterator[finding.Finding]:
-    """Yield the findings of look(). If it raises an error, yield that too.
-
-    :param subject: what look() checks
-    """
+    """Yield the findings of look(). If it raises an error, yield that too."""
     try:
         for each in look():
             if not isinstance(each, finding.Finding):
@@ -43,9 +40,6 @@ def once(
 
     What one driver cannot read, such as the journal, the others cannot read
     either. One finding at the end names those that were kept from their check.
-
-    :param found: of the drivers and plugins
-    :param before: findings that were reported before these
     """
     subjects = {
         each.text: each.subject

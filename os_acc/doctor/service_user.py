@@ -58,10 +58,6 @@ def findings(conf: cfg.ConfigOpts) -> Iterator[finding.Finding]:
 
 
 def _error(conf: cfg.ConfigOpts, user: pwd.struct_passwd) -> str | None:
-    """Start the daemon as a user.
-
-    :returns: why it cannot be started; None if it can
-    """
     try:
         # S603: the arguments are this module's, and paths of root.
         done = subprocess.run(  # noqa: S603
@@ -70,6 +66,8 @@ def _error(conf: cfg.ConfigOpts, user: pwd.struct_passwd) -> str | None:
                 '-m',
                 'os_acc.doctor.daemon_of_user',
                 *(conf.config_file or ()),
+                # The default directories need not exist.
+                *filter(os.path.isdir, getattr(conf, 'config_dir', ())),
             ],
             user=user.pw_uid,
             group=user.pw_gid,

@@ -26,10 +26,7 @@ SURROGATE = re.compile(r'\\u[dD][89a-fA-F]|[\ud800-\udfff]')
 
 
 def text_of(data: bytes | str) -> str:
-    """Decode a document. A byte order mark at its start is left out.
-
-    :raises ValueError: if it is not UTF-8
-    """
+    """Decode a document. A byte order mark at its start is left out."""
     if isinstance(data, str):
         return data.removeprefix('\ufeff')
     data = data.removeprefix(_BOM)
@@ -82,10 +79,7 @@ def json_of(data: bytes | str) -> Any:
 
 
 def _check_depth(found: Any) -> None:
-    """Check that whoever uses a value can recurse through it.
-
-    :raises ValueError: if it is nested too deeply
-    """
+    """Check that whoever uses a value can recurse through it."""
     level = [found]
     for _ in range(DEEPEST + 1):
         level = [
@@ -99,10 +93,7 @@ def _check_depth(found: Any) -> None:
 
 
 class _WrongNumber(Exception):
-    """A number that JSON does not have, or that is too large.
-
-    :ivar text: as it is in the document
-    """
+    """A number that JSON does not have, or that is too large."""
 
     def __init__(self, text: str, why: str) -> None:
         super().__init__(f'the number {text:.40} {why}')

@@ -9,7 +9,8 @@ import re
 
 #: A name that is safe as one component of a path.
 NAME = re.compile(r'[A-Za-z0-9_][A-Za-z0-9_.:+@=-]{0,254}')
-_PATH = re.compile(r'/[^\x00-\x20\x7f-\uffff"\\]+')
+# Visible characters of ASCII, without quotes and backslashes.
+_PATH = re.compile(r'/[!#-\[\]-~]+')
 
 # What the errors say that is expected.
 A_NAME = 'a name of letters, digits and _.:+@=- (at most 255)'

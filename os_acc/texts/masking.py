@@ -281,8 +281,7 @@ def _text(text: str) -> str:
     # Its import takes 0.1 s, and most processes have no error to describe.
     from oslo_utils import strutils
 
-    hidden: str = strutils.mask_password(text, MASK)
-    return hidden
+    return strutils.mask_password(text, MASK)
 
 
 def _without_secrets(url: re.Match[str]) -> str:

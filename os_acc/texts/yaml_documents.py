@@ -41,10 +41,7 @@ def yaml_of(data: bytes | str) -> Any:
 
 
 def _composed(text: str) -> Any:
-    """Make the tree of YAML nodes; None if the document is empty.
-
-    :raises YAMLError, ValueError: if it is no YAML, or has another document
-    """
+    """Make the tree of YAML nodes; None if the document is empty."""
     import yaml
 
     loader = yaml.SafeLoader(text)
@@ -65,9 +62,6 @@ def _check(
     :param loader: makes a value from a node: 1 and 0x1 are one key
     :param counter: counts the nodes
     :param depth: how many nodes are around it
-    :raises ValueError: if a mapping has a key twice, a scalar is not what its
-        tag says, a number is not finite or of base 8 or 60, it is nested too
-        deeply, or it has more than MOST values
     """
     if node is None:
         return
@@ -131,11 +125,7 @@ _MERGE = 'tag:yaml.org,2002:merge'
 
 
 def _made(node: Any, loader: Any) -> Any:
-    """The value of a scalar.
-
-    :raises YAMLError: if there is no such tag
-    :raises ValueError: if it is not a value of its tag
-    """
+    """The value of a scalar."""
     import yaml
 
     if documents.SURROGATE.search(node.value):

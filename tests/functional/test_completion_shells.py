@@ -24,7 +24,7 @@ import time
 
 import pytest
 
-from os_acc.cli import completion_scripts
+from os_acc.cli import completion as completion_scripts
 from os_acc.state import instance_names
 
 SECONDS = 200

@@ -17,7 +17,7 @@ import pytest
 
 from os_acc import exception
 from os_acc import journal
-from os_acc.cli import following
+from os_acc.cli import events as following
 from os_acc.cli import history
 from os_acc.journal import database
 from os_acc.journal import events

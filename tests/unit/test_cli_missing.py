@@ -12,9 +12,9 @@ import command
 import pytest
 
 from os_acc import loader
-from os_acc.cli import bundle
 from os_acc.cli import doctor
 from os_acc.cli import exit_codes
+from os_acc.cli import support as bundle
 from os_acc.kinds.fake.driver import driver
 
 VAN = '061c0c22-0139-4404-af0c-dad4469dc6b7'

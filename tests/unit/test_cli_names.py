@@ -12,7 +12,7 @@ import os_acc
 from os_acc import loader
 from os_acc.cli import app
 from os_acc.cli import exit_codes
-from os_acc.cli import neighbours
+from os_acc.cli import usage as neighbours
 
 FAKE = ('--resource-class', 'CUSTOM_FAKE_PCI', '--driver', 'fake')
 VAN = '0f5d1c7e-6a83-4b0e-9c59-5f3f1c9be001'
@@ -41,6 +41,26 @@ def test_unplug_of_a_name_that_never_was(run):
     assert run.fine('unplug', 'web-1').out == 'released 1\n'
     again = run.fine('unplug', 'web-1').out
     assert again == 'released 0: instance web-1 has none\n'
+
+
+def test_a_name_does_not_control_the_terminal(run):
+    run.fine('plug', 'web-1', *FAKE, '--name', 'web-\33[2J1')
+    result = run('unplug', 'web-2')
+    assert "Did you mean 'web-\\x1b[2J1'?" in ' '.join(result.err.split())
+    assert '\33' not in result.out + result.err
+    assert '\33' not in run('unplug', 'web-2', '--must-exist').err
+
+
+def test_handles_that_are_not_free_as_yaml(run):
+    os_acc.CONF.set_override('discover', True, 'os_acc_fake')
+    run.fine('plug', 'web-1', *FAKE)
+    said = run.fine('device', 'list', '-f', 'yaml', '-c', 'not_free').out
+    assert 'used: 1' in said
+
+
+def test_an_instance_that_is_called_run(run):
+    run.fine('plug', *FAKE, '--', 'run')
+    assert run.fine('unplug', '--', 'run').out == 'released 1\n'
 
 
 def test_unplug_that_must_exist(run):

@@ -18,7 +18,7 @@ from os_acc import loader
 from os_acc import locking
 from os_acc import progress
 from os_acc.cli import interruption
-from os_acc.cli import notices
+from os_acc.cli import progress as notices
 from os_acc.cli import waiting
 from os_acc.kinds.fake.driver import driver as fake_driver
 

@@ -11,7 +11,7 @@ import pytest
 import os_acc
 from os_acc.cli import app
 from os_acc.cli import candidates
-from os_acc.cli import completion_scripts
+from os_acc.cli import completion as completion_scripts
 
 
 @pytest.fixture
@@ -101,6 +101,15 @@ def test_what_is_on_the_host(words, config):
         'CUSTOM_FAKE_MDEV'
     }
     assert set(words(*plug, '--trait', '')) == {'CUSTOM_FAKE_DEVICE'}
+
+
+def test_a_directory_of_configuration_files(words, config, tmp_path):
+    directory = tmp_path / 'conf.d'
+    directory.mkdir()
+    config.rename(directory / 'fake.conf')
+    for option in (['--config-dir', directory], [f'--config-dir={directory}']):
+        assert set(words(*option, 'device', 'show', '')) == {'gpu0', 'nic0'}
+    assert words('--config-dir', '') == {}
 
 
 def test_what_cannot_be_read_is_no_error(clean, monkeypatch):

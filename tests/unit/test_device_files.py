@@ -84,6 +84,7 @@ def test_owner_and_mode_of_a_file_opened_by_path(tmp_path, monkeypatch):
         '/dev/a//b',
         '/dev/a b',
         '/dev/ä',
+        '/dev/\U0001d11e',
         'dev/a',
         '',
         None,

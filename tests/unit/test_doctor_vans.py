@@ -206,6 +206,23 @@ def test_nothing_to_check_without_root(as_root, monkeypatch):
     assert as_root('') == []
 
 
+def test_a_directory_of_configuration_files(as_root, monkeypatch):
+    """It may say how the daemon is started."""
+    as_root.conf.config_file = []
+    as_root.conf.config_dir = ['/etc/none.d', '/etc/nova/nova.conf']
+    monkeypatch.setattr(os.path, 'isdir', lambda path: 'none' not in path)
+    (found,) = as_root(answer())
+    assert found.verdict == 'ok'
+
+
+def test_the_child_reads_a_directory(clean, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(context, 'whoami', lambda: (0, []))
+    (tmp_path / 'os-acc.conf').write_text('[os_acc]\nplugin = noop\n')
+    daemon_of_user.main([str(tmp_path)])
+    assert json.loads(capsys.readouterr().out)['error'] is None
+    assert os_acc.CONF.os_acc.plugin == 'noop'
+
+
 def test_the_child(clean, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(context, 'whoami', lambda: (0, ['CAP_CHOWN']))
     path = tmp_path / 'os-acc.conf'

@@ -95,6 +95,12 @@ def test_each_device_is_reported(site, devices, tree):
     assert child(tree).uuid == uuid_before
 
 
+@pytest.mark.parametrize('wrong', ['CUSTOM_GPU*', 'VGPU*', 'xCUSTOM_A', '**'])
+def test_a_class_that_could_never_match_is_refused(site, wrong):
+    with pytest.raises(ValueError, match='regex'):
+        os_acc.CONF.set_override('resource_classes', [wrong], 'os_acc_nova')
+
+
 @pytest.mark.parametrize('chosen', [[], ['CUSTOM_OTHER']])
 def test_only_the_chosen_classes_are_reported(site, devices, tree, chosen):
     report(site, tree)

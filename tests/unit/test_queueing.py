@@ -85,7 +85,7 @@ def until(done) -> None:
 @pytest.fixture
 def card(clean, tmp_path, monkeypatch):
     # The requests are of no real driver.
-    monkeypatch.setattr('os_acc.cli.missing.check', lambda *args: None)
+    monkeypatch.setattr('os_acc.cli.waiting._check_exists', lambda *args: None)
     monkeypatch.setattr(queueing, 'PAUSE', 0.02)
     monkeypatch.setattr(waiting, '_FIRST_PAUSE', 0.01)
     return Card(tmp_path)

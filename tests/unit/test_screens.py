@@ -28,12 +28,12 @@ from os_acc import journal
 from os_acc import loader
 from os_acc.cli import app
 from os_acc.cli import base
-from os_acc.cli import bundle
 from os_acc.cli import cyborg
 from os_acc.cli import demo
 from os_acc.cli import doctor
 from os_acc.cli import history
 from os_acc.cli import progress
+from os_acc.cli import support as bundle
 from os_acc.cli import tables
 from os_acc.journal import health
 from os_acc.kernel import sysfs

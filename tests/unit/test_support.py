@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shlex
 import stat
@@ -17,7 +18,7 @@ import pytest
 
 from os_acc import journal
 from os_acc import loader
-from os_acc.cli import bundle
+from os_acc.cli import support as bundle
 from os_acc.doctor import privileges
 from os_acc.texts import masking
 
@@ -281,6 +282,17 @@ def test_a_part_that_fails_does_not_stop_the_others(run, tmp_path):
     parts = unpacked(path)
     assert 'damaged' in parts['journal']['error']
     assert parts['versions']['packages']
+
+
+def test_a_system_without_a_name(run, tmp_path, monkeypatch):
+    def fail():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(platform, 'freedesktop_os_release', fail)
+    assert run('support', tmp_path / 'report.tar.gz').code == 0
+    versions = unpacked(tmp_path / 'report.tar.gz')['versions']
+    assert versions['system'] is None
+    assert versions['packages']
 
 
 def test_a_configuration_that_cannot_be_read(run, tmp_path):

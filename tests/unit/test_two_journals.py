@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 import threading
 import uuid
 
@@ -292,6 +293,19 @@ def test_deny_with_the_other_journal(journals):
     shutil.rmtree(journals.directory / 'nova')
     journals.command('other', *deny)
     assert root_notes.files.names() == []
+
+
+def test_a_busy_journal_is_not_lost(journals):
+    plug(devices.pci(devices.GPU))
+    journals.use('other')
+    path = journals.directory / 'nova/journal.db'
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute('PRAGMA locking_mode = EXCLUSIVE')
+        other.execute('BEGIN EXCLUSIVE')
+        deny = ('device', 'deny', devices.GPU, '--lost-journal')
+        said = journals.command('other', *deny)
+    assert said.code == 0, said
+    assert root_notes.files.names() == [f'pci-{devices.GPU}']
 
 
 @pytest.mark.parametrize(

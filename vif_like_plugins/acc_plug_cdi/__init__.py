@@ -128,5 +128,4 @@ class CDIPlugin(plugin.PluginBase):
 def _primitive(van: objects.VAN) -> dict[str, object]:
     handle = van.handle
     assert handle is not None
-    primitive: dict[str, object] = handle.obj_to_primitive()
-    return primitive
+    return handle.obj_to_primitive()

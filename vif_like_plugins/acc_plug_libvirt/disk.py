@@ -48,8 +48,7 @@ def build(van: objects.VAN, handle: objects.BlockHandle) -> str:
     etree.SubElement(disk, 'serial').text = serial
     alias = etree.SubElement(disk, 'alias')
     alias.set('name', f'{hostdev.ALIAS}{van.uuid}')
-    text: str = etree.tostring(disk, encoding='unicode', pretty_print=True)
-    return text
+    return etree.tostring(disk, encoding='unicode', pretty_print=True)
 
 
 def target_of(van: objects.VAN) -> str:

@@ -39,8 +39,7 @@ class Hostdev:
 
     @property
     def xml(self) -> str:
-        text: str = etree.tostring(self.element, encoding='unicode')
-        return text
+        return etree.tostring(self.element, encoding='unicode')
 
 
 def parse(xml: str) -> etree._Element:
@@ -264,8 +263,7 @@ def update_domain_xml(
         _refuse('new_vans', twice, 'a device that the domain has only once')
     for each, element in moves:
         _replace(each.element, element)
-    text: str = etree.tostring(root, encoding='unicode')
-    return text
+    return etree.tostring(root, encoding='unicode')
 
 
 def of_van(

@@ -103,10 +103,7 @@ class Builder:
         ):
             _add_guest_address(hostdev, guest_address, van)
             _check_guest_address(hostdev, guest_address, van)
-        text: str = etree.tostring(
-            hostdev, encoding='unicode', pretty_print=True
-        )
-        return text
+        return etree.tostring(hostdev, encoding='unicode', pretty_print=True)
 
     def _pci(
         self, address: str, managed: bool | None, hints: dict[str, str]

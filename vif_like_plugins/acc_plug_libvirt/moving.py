@@ -89,8 +89,7 @@ def redefine(xml: str, migration_map: objects.MigrationMap) -> str:
         coming.append(after)
     if (twice := domain_xml.doubled(there, changed, coming)) is not None:
         _refuse('target', twice, 'a device that the domain has only once')
-    text: str = etree.tostring(root, encoding='unicode')
-    return text
+    return etree.tostring(root, encoding='unicode')
 
 
 def _part(van: objects.VAN, field: str) -> etree._Element:
@@ -166,8 +165,7 @@ def _parse(text: str, field: str) -> etree._Element:
 
 
 def _text(element: etree._Element) -> str:
-    text: str = etree.tostring(element, encoding='unicode')
-    return text
+    return etree.tostring(element, encoding='unicode')
 
 
 def _refuse(field: str, value: object, expected: str) -> NoReturn:

@@ -19,36 +19,22 @@ from collections.abc import Sequence
 import datetime
 import logging
 import threading
+from typing import TYPE_CHECKING
 from typing import Any
-from typing import Protocol
 
 from os_acc import exception
 from os_acc_dra import claims as claims_module
 from os_acc_dra import errors
 from os_acc_dra import orphans
 
+if TYPE_CHECKING:
+    from os_acc_dra import cluster
+    from os_acc_dra import service
+
 LOG = logging.getLogger(__name__)
 
 _LONGEST = 1024
 _TRUE = 'True'
-
-
-class Claims(Protocol):
-    """Where claims are: see cluster.Cluster."""
-
-    def claims(self) -> Sequence[Mapping[str, Any]]: ...
-
-    def claim(self, namespace: str, name: str) -> dict[str, Any]: ...
-
-    def replace_claim_status(self, body: dict[str, Any]) -> None: ...
-
-
-class Work(Protocol):
-    """What prepares and unprepares: see service.Calls."""
-
-    def prepare_early(self, wanted: claims_module.Reference) -> None: ...
-
-    def unprepare_early(self, wanted: claims_module.Reference) -> None: ...
 
 
 def conditions(driver: str) -> tuple[str, str]:
@@ -78,11 +64,11 @@ class Binder:
 
     def __init__(
         self,
-        server: Claims,
+        server: cluster.Cluster,
         driver: str,
         node: str,
         directory: str,
-        work: Work,
+        work: service.Calls,
         acts: Callable[[], bool],
     ) -> None:
         self._server, self._driver, self._node = server, driver, node

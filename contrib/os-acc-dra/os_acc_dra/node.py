@@ -11,8 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from typing import Any
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import os_acc
 from os_acc import exception
@@ -28,17 +27,14 @@ from os_acc_dra import offers
 from os_acc_dra import shared
 from os_acc_dra import workers
 
+if TYPE_CHECKING:
+    from os_acc_dra import cluster
+
 LOG = logging.getLogger(__name__)
 
 PLUGIN = 'cdi'
 # The state of a VAN whose device can be used.
 _PLUGGED = 'plugged'
-
-
-class Claims(Protocol):
-    """Where claims are read: see cluster.Cluster."""
-
-    def claim(self, namespace: str, name: str) -> Mapping[str, Any]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Node:
 
     def __init__(
         self,
-        server: Claims,
+        server: cluster.Cluster,
         driver: str,
         name: str,
         described: metadata.Metadata,
@@ -289,8 +285,7 @@ def _devices() -> list[objects.Device]:
         return os_acc.get_devices()
     except exception.DiscoveryFailed as err:
         LOG.warning('%s', err)
-        found: list[objects.Device] = err.devices
-        return found
+        return err.devices
 
 
 def _by_uuid(vans: objects.VANList) -> dict[str, objects.VAN]:

@@ -42,14 +42,12 @@ class Offer:
 
     @property
     def handle(self) -> objects.AttachHandle:
-        found: objects.AttachHandle = self.info.handle
-        return found
+        return self.info.handle
 
     @property
     def driver(self) -> str:
         """The driver of os-acc that has the device."""
-        found: str = self.device.driver
-        return found
+        return self.device.driver
 
 
 def name_of(identity: str) -> str:

@@ -136,18 +136,16 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 def node_name(conf: cfg.ConfigOpts) -> str:
     """The name of this node in Kubernetes."""
-    found: str = (
+    return (
         conf.os_acc_dra.node_name
         or os.environ.get('NODE_NAME')
         or socket.gethostname().lower()
     )
-    return found
 
 
 def pod_uid(conf: cfg.ConfigOpts) -> str:
     """The UID of the Pod of this process; '': it runs in none."""
-    found: str = conf.os_acc_dra.pod_uid or os.environ.get('POD_UID') or ''
-    return found
+    return conf.os_acc_dra.pod_uid or os.environ.get('POD_UID') or ''
 
 
 def data_path(directory: str, driver: str) -> str:

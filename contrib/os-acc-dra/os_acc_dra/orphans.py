@@ -9,29 +9,23 @@ nobody asks to unprepare what it had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
 import logging
 import os
 import time
-from typing import Any
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import os_acc
 import os_acc_dra
 from os_acc_dra import claims as claims_module
 
+if TYPE_CHECKING:
+    from os_acc_dra import cluster
+
 LOG = logging.getLogger(__name__)
 
 
-class Claims(Protocol):
-    """Where claims are read: see cluster.Cluster."""
-
-    def claims(self) -> Sequence[Mapping[str, Any]]: ...
-
-
 def release(
-    server: Claims, driver: str, node: str, directory: str, age: float
+    server: cluster.Cluster, driver: str, node: str, directory: str, age: float
 ) -> list[str]:
     """Release what belongs to no claim.
 

@@ -14,8 +14,8 @@ import dataclasses
 import logging
 import threading
 import time
+from typing import TYPE_CHECKING
 from typing import Any
-from typing import Protocol
 
 import os_acc
 from os_acc import exception
@@ -27,6 +27,9 @@ from os_acc_dra import health
 from os_acc_dra import offers
 from os_acc_dra import slices as slices_module
 
+if TYPE_CHECKING:
+    from os_acc_dra import cluster
+
 LOG = logging.getLogger(__name__)
 
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
@@ -35,24 +38,6 @@ _COUNTERS = frozenset({'sharedCounters', 'consumesCounters'})
 _CONDITIONS = frozenset(
     {'bindsToNode', 'bindingConditions', 'bindingFailureConditions'}
 )
-
-
-class Slices(Protocol):
-    """Where slices are kept: see cluster.Cluster."""
-
-    def node_uid(self, name: str) -> str: ...
-
-    def slices(self, driver: str, node: str) -> list[dict[str, Any]]: ...
-
-    def create_slice(self, body: dict[str, Any]) -> dict[str, Any]: ...
-
-    def replace_slice(self, body: dict[str, Any]) -> dict[str, Any]: ...
-
-    def delete_slice(self, name: str) -> None: ...
-
-    def watch_slices(
-        self, driver: str, node: str, changed: Callable[[], None]
-    ) -> None: ...
 
 
 class Publisher:
@@ -66,7 +51,7 @@ class Publisher:
 
     def __init__(
         self,
-        server: Slices,
+        server: cluster.Cluster,
         driver: str,
         node: str,
         period: float,

@@ -22,7 +22,8 @@ OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         'resource_classes',
         default=[],
-        item_type=types.String(regex=r'\*|CUSTOM_[A-Z0-9_]+'),
+        # oslo.config uses re.search(), so the pattern has anchors.
+        item_type=types.String(regex=r'^(\*|CUSTOM_[A-Z0-9_]+)$'),
         help='The resource classes whose devices nova-compute reports to '
         'Placement, each device as a resource provider below the compute '
         'node. Flavors can request them (resources:CUSTOM_...). Each begins '

@@ -19,7 +19,7 @@ from os_acc.spec import values as spec_values
 ANY_NUMBER = 0
 
 _MOST_SHARES = 1024
-_GLOB = re.compile(r'/dev(/[^\x00-\x20\x7f-\uffff"\\/]+)+')
+_GLOB = re.compile(r'/dev(/[!#-.0-\[\]-~]+)+')
 
 
 def globs(key: str, value: Any) -> tuple[str, ...]:
