@@ -151,6 +151,27 @@ def test_another_layout(dsa):
     assert layout(dsa) == ([0, 1] + [-1] * 6, [0, 1] * 2, {64})
 
 
+@pytest.mark.parametrize(
+    ('number', 'values', 'result'),
+    [
+        # It has a group, and no entries yet.
+        (5, {'group': 0}, 'would change'),
+        (1, {'dedicated': False}, 'would change'),
+        # Whoever has it has set its mode.
+        (
+            1,
+            {'dedicated': False, 'type': 'user', 'name': 'mine'},
+            'unchanged',
+        ),
+    ],
+)
+def test_one_queue_is_not_as_it_was_set_up(dsa, number, values, result):
+    apply(DSA)
+    vars(dsa.queues[number]).update(values)
+    dsa.show()
+    assert step(apply(DSA, check=True)).result == result
+
+
 def test_what_was_let_go_is_not_let_go_again(model, dsa):
     """Also if a user of another device is still in the way."""
     other = model.add(OTHER)

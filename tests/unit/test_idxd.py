@@ -123,6 +123,19 @@ def test_all_work_queues_and_no_more(dsa):
     assert os_acc.unplug(instance) == 8
 
 
+def test_as_many_as_their_size_allows(dsa):
+    """What was set up stays, whatever the entry says later."""
+    devices.spec({'idxd': DSA, 'wq_size': 32})
+    (device,) = os_acc.get_devices()
+    assert device.handles_total == 4
+    instance, _ = plug()
+    assert [each.size for each in dsa.queues] == [32] * 4 + [0] * 4
+    devices.spec(ENTRY)
+    (device,) = os_acc.get_devices()
+    assert (device.handles_total, device.handles_free) == (4, 3)
+    os_acc.unplug(instance)
+
+
 def test_shared_with_all_settings(model):
     dsa = model.add(DSA)
     devices.spec(
