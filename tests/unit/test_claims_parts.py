@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import device_nodes
 import devices
 import pytest
@@ -143,6 +145,30 @@ def test_the_strictest_of_its_claims_on_a_node_counts(functions):
     assert modes[nodes.function(host, VF)] == conflict.SHARED
 
 
+@pytest.mark.parametrize(
+    'modes',
+    [
+        *itertools.permutations(
+            [conflict.EXCLUSIVE, conflict.SHARED, conflict.PART]
+        )
+    ],
+)
+def test_the_strictest_counts_in_any_order(monkeypatch, modes):
+    node = conflict.Resource('PCIe switch', '0000:00:01.0')
+    monkeypatch.setattr(
+        pci_claims,
+        'claims',
+        lambda row, address, known: [
+            conflict.Claim(node, mode, row.van_uuid) for mode in modes
+        ],
+    )
+    found = {
+        each.node: each.mode
+        for each in holding(f'pci/{PF}', PF, 'a', 'one').claims
+    }
+    assert found[node] == conflict.EXCLUSIVE
+
+
 # --- Who has something
 
 
@@ -242,3 +268,16 @@ def test_what_is_below_a_function(here):
     known = reader.Reader(device_spec.Specs())
     assert known.below(PF) == [VF]
     assert known.below(VF) == known.below('0000:3d:00.0') == []
+
+
+def test_a_function_whose_ids_cannot_be_read(here, caplog):
+    """Neither what is below it is known, nor of which chip it is."""
+    beside = f'{PF[:-1]}1'
+    here.add_function(beside, '10ee:5000', 0x120000)
+    here.file(PF, 'modalias').write_text('nonsense')
+    known = reader.Reader(device_spec.Specs())
+    for address in (PF, beside):
+        assert known.function(address).address == address
+    assert known.below(PF) == []
+    assert 'A device is skipped' in caplog.text
+    assert PF in caplog.text
