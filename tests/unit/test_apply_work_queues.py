@@ -172,6 +172,15 @@ def test_one_queue_is_not_as_it_was_set_up(dsa, number, values, result):
     assert step(apply(DSA, check=True)).result == result
 
 
+def test_a_device_that_has_stopped_is_not_set_up(dsa):
+    apply(DSA)
+    dsa.state = 'halted'
+    dsa.show()
+    found = step(apply(DSA, check=True))
+    assert found.result == 'failed'
+    assert 'the state of dsa0 is halted' in found.reason
+
+
 def test_what_was_let_go_is_not_let_go_again(model, dsa):
     """Also if a user of another device is still in the way."""
     other = model.add(OTHER)

@@ -215,6 +215,11 @@ def test_a_number_without_a_path_is_named_with_the_handle():
     assert 'device number 240:0 of file/late (VAN old)' in found.reason.text
 
 
+def test_a_service_of_the_host_is_named():
+    found = met(WHOLE, WHOLE, called='host:ovs')
+    assert found.reason.text == 'instance host:ovs has it (VAN old)'
+
+
 def test_too_many_shares():
     found = met(SHARE, ('file/accel/2', 'accel'), most=1)
     assert found.reason.text == (

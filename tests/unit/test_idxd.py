@@ -176,6 +176,13 @@ def test_the_threshold_is_the_size_if_none_is_set(dsa):
     os_acc.unplug(instance)
 
 
+def test_a_threshold_that_is_as_large_as_the_queue(dsa):
+    devices.spec({**ENTRY, 'wq_mode': 'shared', 'threshold': 16})
+    instance, _ = plug()
+    assert dsa.queues[0].threshold == 16
+    os_acc.unplug(instance)
+
+
 def test_iaa(model):
     iaa = model.add(IAA, 'iax')
     devices.spec({'idxd': IAA, 'max_batch_size': 64})
