@@ -156,6 +156,7 @@ def test_another_layout(dsa):
     [
         # It has a group, and no entries yet.
         (5, {'group': 0}, 'would change'),
+        (5, {'size': 8}, 'would change'),
         (1, {'dedicated': False}, 'would change'),
         # Whoever has it has set its mode.
         (
@@ -170,6 +171,14 @@ def test_one_queue_is_not_as_it_was_set_up(dsa, number, values, result):
     vars(dsa.queues[number]).update(values)
     dsa.show()
     assert step(apply(DSA, check=True)).result == result
+
+
+@pytest.mark.parametrize('group', [-1, 0])
+def test_an_engine_is_not_as_it_was_set_up(dsa, group):
+    apply(DSA)
+    dsa.engines[1] = group
+    dsa.show()
+    assert step(apply(DSA, check=True)).result == 'would change'
 
 
 def test_a_device_that_has_stopped_is_not_set_up(dsa):

@@ -26,6 +26,8 @@ from os_acc.spec import device_spec
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
 CARD = '0000:07:00.0'
+UUID = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
+OTHER_UUID = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b02'
 
 
 @pytest.fixture
@@ -167,6 +169,45 @@ def test_the_strictest_counts_in_any_order(monkeypatch, modes):
         for each in holding(f'pci/{PF}', PF, 'a', 'one').claims
     }
     assert found[node] == conflict.EXCLUSIVE
+
+
+class Chip(Host):
+    """Three PFs of one chip, the first of which can program it."""
+
+    ALL = (PF, CARD, f'{CARD[:-1]}1')
+
+    def function(self, address):
+        pf = CARD if address == f'{CARD[:-1]}2' else address
+        return facts.Function(address, pf, chip=self.ALL, fpgas=(PF,))
+
+    def files(self, name, numbers):
+        return facts.Files((name.partition('+')[0],))
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'held', 'places'),
+    [
+        # A part of one PF and a part of another: nobody programs.
+        ((f'mdev/{UUID}', CARD), (f'mdev/{OTHER_UUID}', PF), ()),
+        ((f'pci/{CARD[:-1]}2', CARD), (f'mdev/{UUID}', PF), ()),
+        # Two PFs, neither of which can program.
+        ((f'pci/{CARD}', CARD), (f'pci/{CARD[:-1]}1', f'{CARD[:-1]}1'), ()),
+        # The first one is wanted, or is programmed through the other.
+        ((f'pci/{CARD}', CARD), (f'pci/{PF}', PF), (PF, CARD)),
+        ((f'mdev/{UUID}', CARD), (f'pci/{PF}', PF), (CARD,)),
+        ((f'pci/{CARD}', CARD), (f'mdev/{UUID}', PF), (PF,)),
+        ((f'file/{CARD}+npu=whole', CARD), (f'mdev/{UUID}', PF), (PF,)),
+        ((f'file/{CARD}+drm+card', CARD), (f'mdev/{UUID}', PF), (PF,)),
+    ],
+)
+def test_what_can_be_programmed_together(wanted, held, places):
+    one, other = (
+        of_handle.holding(facts.Row(*each, van, van), Chip())
+        for van, each in (('a', wanted), ('b', held))
+    )
+    for first, second in ((one, other), (other, one)):
+        found = {each.node for each in conflict.conflicts(first, [second])}
+        assert found == set(map(nodes.place_in_fpga, places))
 
 
 # --- Who has something
