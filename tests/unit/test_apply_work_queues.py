@@ -151,6 +151,45 @@ def test_another_layout(dsa):
     assert layout(dsa) == ([0, 1] + [-1] * 6, [0, 1] * 2, {64})
 
 
+@pytest.mark.parametrize(
+    ('number', 'values', 'result'),
+    [
+        # It has a group, and no entries yet.
+        (5, {'group': 0}, 'would change'),
+        (5, {'size': 8}, 'would change'),
+        (1, {'dedicated': False}, 'would change'),
+        # Whoever has it has set its mode.
+        (
+            1,
+            {'dedicated': False, 'type': 'user', 'name': 'mine'},
+            'unchanged',
+        ),
+    ],
+)
+def test_one_queue_is_not_as_it_was_set_up(dsa, number, values, result):
+    apply(DSA)
+    vars(dsa.queues[number]).update(values)
+    dsa.show()
+    assert step(apply(DSA, check=True)).result == result
+
+
+@pytest.mark.parametrize('group', [-1, 0])
+def test_an_engine_is_not_as_it_was_set_up(dsa, group):
+    apply(DSA)
+    dsa.engines[1] = group
+    dsa.show()
+    assert step(apply(DSA, check=True)).result == 'would change'
+
+
+def test_a_device_that_has_stopped_is_not_set_up(dsa):
+    apply(DSA)
+    dsa.state = 'halted'
+    dsa.show()
+    found = step(apply(DSA, check=True))
+    assert found.result == 'failed'
+    assert 'the state of dsa0 is halted' in found.reason
+
+
 def test_what_was_let_go_is_not_let_go_again(model, dsa):
     """Also if a user of another device is still in the way."""
     other = model.add(OTHER)

@@ -166,6 +166,15 @@ def vf():
     return devices.pci(VF)
 
 
+def test_a_vf_of_an_fpga_since_before_a_reboot_and_another_pf(host):
+    """The VF is made again when its VAN is restored."""
+    beside = '0000:3b:00.7'
+    host.kernel.add_function(PF, '10ee:5000', 0x120000, 'qat', totalvfs=1)
+    host.kernel.add_function(beside, '10ee:5001', 0x120000)
+    devices.spec({'address': PF, 'num_vfs': 1}, {'address': beside})
+    excluded(host, vf, lambda: devices.pci(beside), host.kernel.reboot)
+
+
 @both_orders(file, vf)
 def test_a_file_of_a_pf_and_its_vf(host, first, second):
     two_of_a_pf(host)

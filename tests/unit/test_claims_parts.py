@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import device_nodes
 import devices
 import pytest
@@ -24,6 +26,8 @@ from os_acc.spec import device_spec
 
 PF, VF = '0000:3b:00.0', '0000:3b:00.1'
 CARD = '0000:07:00.0'
+UUID = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b01'
+OTHER_UUID = 'c9d1b1f2-3f0f-4f65-8a54-5c3d2e0a1b02'
 
 
 @pytest.fixture
@@ -143,6 +147,69 @@ def test_the_strictest_of_its_claims_on_a_node_counts(functions):
     assert modes[nodes.function(host, VF)] == conflict.SHARED
 
 
+@pytest.mark.parametrize(
+    'modes',
+    [
+        *itertools.permutations(
+            [conflict.EXCLUSIVE, conflict.SHARED, conflict.PART]
+        )
+    ],
+)
+def test_the_strictest_counts_in_any_order(monkeypatch, modes):
+    node = conflict.Resource('PCIe switch', '0000:00:01.0')
+    monkeypatch.setattr(
+        pci_claims,
+        'claims',
+        lambda row, address, known: [
+            conflict.Claim(node, mode, row.van_uuid) for mode in modes
+        ],
+    )
+    found = {
+        each.node: each.mode
+        for each in holding(f'pci/{PF}', PF, 'a', 'one').claims
+    }
+    assert found[node] == conflict.EXCLUSIVE
+
+
+class Chip(Host):
+    """Three PFs of one chip, the first of which can program it."""
+
+    ALL = (PF, CARD, f'{CARD[:-1]}1')
+
+    def function(self, address):
+        pf = CARD if address == f'{CARD[:-1]}2' else address
+        return facts.Function(address, pf, chip=self.ALL, fpgas=(PF,))
+
+    def files(self, name, numbers):
+        return facts.Files((name.partition('+')[0],))
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'held', 'places'),
+    [
+        # A part of one PF and a part of another: nobody programs.
+        ((f'mdev/{UUID}', CARD), (f'mdev/{OTHER_UUID}', PF), ()),
+        ((f'pci/{CARD[:-1]}2', CARD), (f'mdev/{UUID}', PF), ()),
+        # Two PFs, neither of which can program.
+        ((f'pci/{CARD}', CARD), (f'pci/{CARD[:-1]}1', f'{CARD[:-1]}1'), ()),
+        # The first one is wanted, or is programmed through the other.
+        ((f'pci/{CARD}', CARD), (f'pci/{PF}', PF), (PF, CARD)),
+        ((f'mdev/{UUID}', CARD), (f'pci/{PF}', PF), (CARD,)),
+        ((f'pci/{CARD}', CARD), (f'mdev/{UUID}', PF), (PF,)),
+        ((f'file/{CARD}+npu=whole', CARD), (f'mdev/{UUID}', PF), (PF,)),
+        ((f'file/{CARD}+drm+card', CARD), (f'mdev/{UUID}', PF), (PF,)),
+    ],
+)
+def test_what_can_be_programmed_together(wanted, held, places):
+    one, other = (
+        of_handle.holding(facts.Row(*each, van, van), Chip())
+        for van, each in (('a', wanted), ('b', held))
+    )
+    for first, second in ((one, other), (other, one)):
+        found = {each.node for each in conflict.conflicts(first, [second])}
+        assert found == set(map(nodes.place_in_fpga, places))
+
+
 # --- Who has something
 
 
@@ -242,3 +309,16 @@ def test_what_is_below_a_function(here):
     known = reader.Reader(device_spec.Specs())
     assert known.below(PF) == [VF]
     assert known.below(VF) == known.below('0000:3d:00.0') == []
+
+
+def test_a_function_whose_ids_cannot_be_read(here, caplog):
+    """Neither what is below it is known, nor of which chip it is."""
+    beside = f'{PF[:-1]}1'
+    here.add_function(beside, '10ee:5000', 0x120000)
+    here.file(PF, 'modalias').write_text('nonsense')
+    known = reader.Reader(device_spec.Specs())
+    for address in (PF, beside):
+        assert known.function(address).address == address
+    assert known.below(PF) == []
+    assert 'A device is skipped' in caplog.text
+    assert PF in caplog.text

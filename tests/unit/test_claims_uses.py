@@ -94,7 +94,8 @@ def test_one_vf_of_each_pf_is_read(host, monkeypatch, programmer):
     vfs = [each for each in kernel_pci.addresses() if each != pf]
     address = spec_address.Address(complete=vfs[-1])
     spec = device_spec.Spec(address=address, programmer=programmer)
-    known = reader.Reader(device_spec.Specs((spec,)))
+    another = device_spec.Spec(address=spec_address.Address(complete=OTHER))
+    known = reader.Reader(device_spec.Specs((another, spec)))
     real, read = kernel_pci.find, []
 
     def find(address):

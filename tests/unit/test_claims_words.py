@@ -41,6 +41,8 @@ class Host:
                 places=(name,),
                 around=() if whole else ('disk',),
             )
+        if name.endswith('+vfio'):
+            return facts.Files((PF, BESIDE))
         queues = ((PF, 1),) if '+dsa+' in name else ()
         address = name.partition('+')[0]
         functions = (address,) if self.function(address) else ()
@@ -71,6 +73,10 @@ FILE, VF_FILE = (f'file/{PF}+drm+card', PF), (f'file/{VF}+drm+card', PF)
 ACCEL, SHARE = ('file/accel', 'accel'), ('file/accel/any', 'accel')
 DISK, PARTITION = ('file/disk', 'disk'), ('file/disk-1', 'disk-1')
 BLOCK = ('block/eui.1', 'eui.1')
+#: The file of VFIO for all members of the group of the PF.
+GROUP_FILE = (f'file/{PF}+vfio', PF)
+#: Of a driver that os-acc does not know.
+OTHER_KIND = (f'other/{PF}', PF)
 
 
 def met(wanted, other, **values):
@@ -126,6 +132,19 @@ def same_disk(what):
             f'instance of old has {NEXT[0]} of the same IOMMU group 7 '
             '(VAN old)',
         ),
+        (
+            NEXT,
+            GROUP_FILE,
+            Relation.GROUP,
+            f'instance of old has {GROUP_FILE[0]} of the same IOMMU group 7 '
+            '(VAN old)',
+        ),
+        (
+            OTHER_KIND,
+            OTHER_KIND,
+            Relation.SAME,
+            both(OTHER_KIND, f'handle {OTHER_KIND[0]}'),
+        ),
         (MDEV, MDEV, Relation.SAME, has(MDEV[0])),
         (MDEV, WHOLE, Relation.IN, has('it')),
         (MDEV, ABOVE, Relation.ABOVE, both(ABOVE, f'PCI function {VMD}')),
@@ -163,6 +182,13 @@ def test_what_a_van_has_beside_what_is_wanted(wanted, other, relation, text):
     assert found.reason.text == text
 
 
+@pytest.mark.parametrize('like', [WHOLE, QUEUE])
+def test_a_handle_of_another_kind_with_the_name_of_a_device(like):
+    """A name means a device only in handles of its own kind."""
+    other = (f'other/{like[0].partition("/")[2]}', PF)
+    assert not met(other, like).conflicts
+
+
 def test_a_disk_is_named_by_the_path_that_the_van_has():
     found = met(DISK, PARTITION, paths=('/dev/vda1', '/dev/vda2'))
     assert found.reason.text == same_disk('/dev/vda1')
@@ -187,6 +213,11 @@ def test_a_number_is_named_with_the_path_that_had_it(wanted):
 def test_a_number_without_a_path_is_named_with_the_handle():
     found = met(ACCEL, ('file/late', 'late'), numbers=('c 240:0',))
     assert 'device number 240:0 of file/late (VAN old)' in found.reason.text
+
+
+def test_a_service_of_the_host_is_named():
+    found = met(WHOLE, WHOLE, called='host:ovs')
+    assert found.reason.text == 'instance host:ovs has it (VAN old)'
 
 
 def test_too_many_shares():

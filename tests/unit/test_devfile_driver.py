@@ -267,7 +267,11 @@ def test_shared_after_it_was_exclusive(nodes):
     os_acc.unplug(instance)
     instance, _ = plug(devices.wanted(CLASS))
     devices.spec({'devices': '/dev/acc1'})
-    assert isinstance(devices.refused(named(A)), exception.DeviceBusy)
+    error = devices.refused(named(A))
+    assert isinstance(error, exception.DeviceBusy)
+    (found,) = os_acc._host.extensions.drivers['devfile'].diagnose()
+    for text in (str(error), found.text):
+        assert f'instance {instance.uuid} has file/{A}/0' in text
     os_acc.unplug(instance)
 
 
@@ -787,6 +791,23 @@ def test_the_character_device_of_a_namespace(nodes, mounted, used):
         assert 'nvme0n1 is mounted on /srv' in str(error)
     else:
         plug(named(found.address))
+
+
+def test_the_host_uses_a_disk_of_the_same_function(disk):
+    """The disk comes with another file, and neither is given out."""
+    there = 'pci0000:00/0000:04:00.0/misc/acc9'
+    disk.add('acc9', 'c 241:9', there, 'misc')
+    spec = {'devices': '/dev/acc9', 'with': '/dev/sdx'}
+    devices.spec(spec)
+    name = name_at('/dev/acc9')
+    assert 'it stores data' in str(devices.refused(named(name)))
+    devices.spec({**spec, 'keeps_data': True})
+    assert handles()[f'file/{name}'] == ('free', None)
+    _swap(disk)
+    error = devices.refused(named(name))
+    assert isinstance(error, exception.DeviceInUseByHost)
+    assert 'swap space' in str(error)
+    assert handles()[f'file/{name}'][0] == 'host'
 
 
 def test_a_block_device_does_not_go_along(disk):

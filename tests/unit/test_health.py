@@ -338,6 +338,17 @@ def test_every_function_of_it(here):
     os_acc.plug(devices.instance(), [devices.pci(devices.GPU)])
 
 
+def test_a_pf_that_has_failed_gets_no_vfs(here):
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    health.mark(journal(), devices.PF, rows.CLEANING, 'reset: broken pipe')
+    assert device(devices.PF).handles_free == 0
+    here.writes.clear()
+    err = devices.refused(devices.pci(devices.VFS[0]))
+    assert isinstance(err, exception.DeviceUnhealthy), err
+    assert 'reset: broken pipe' in str(err)
+    assert here.writes == []
+
+
 def test_another_one_is_chosen(here):
     other = '0000:09:00.0'
     here.add_function(other, '10de:1eb8', 0x030200)

@@ -123,6 +123,19 @@ def test_all_work_queues_and_no_more(dsa):
     assert os_acc.unplug(instance) == 8
 
 
+def test_as_many_as_their_size_allows(dsa):
+    """What was set up stays, whatever the entry says later."""
+    devices.spec({'idxd': DSA, 'wq_size': 32})
+    (device,) = os_acc.get_devices()
+    assert device.handles_total == 4
+    instance, _ = plug()
+    assert [each.size for each in dsa.queues] == [32] * 4 + [0] * 4
+    devices.spec(ENTRY)
+    (device,) = os_acc.get_devices()
+    assert (device.handles_total, device.handles_free) == (4, 3)
+    os_acc.unplug(instance)
+
+
 def test_shared_with_all_settings(model):
     dsa = model.add(DSA)
     devices.spec(
@@ -158,6 +171,58 @@ def test_shared_with_all_settings(model):
 
 def test_the_threshold_is_the_size_if_none_is_set(dsa):
     devices.spec({**ENTRY, 'wq_mode': 'shared'})
+    instance, _ = plug()
+    assert dsa.queues[0].threshold == 16
+    os_acc.unplug(instance)
+
+
+def test_one_queue_gets_all_entries(dsa):
+    devices.spec({'idxd': DSA, 'wq_count': 1})
+    instance, _ = plug()
+    assert [each.size for each in dsa.queues] == [128] + [0] * 7
+    os_acc.unplug(instance)
+
+
+@pytest.mark.parametrize('values', [{'size': 0}, {'group': -1}])
+def test_a_queue_without_entries_or_group_is_not_given_out(dsa, values):
+    """An operator has changed it since the device was set up."""
+    instance, _ = plug()
+    vars(dsa.queues[7]).update(values)
+    dsa.show()
+    (device,) = os_acc.get_devices()
+    assert (device.handles_total, device.handles_free) == (7, 6)
+    assert 'has set up 7' in refused(named(f'{DSA}-wq7'))
+    os_acc.unplug(instance)
+
+
+@pytest.mark.parametrize(
+    ('made', 'text'),
+    [
+        ({'queues': 0}, '0 work queues, and dsa0 has 0'),
+        ({'size': 4}, '8 work queues of 0 entries each'),
+        ({'engines': 0}, '1 groups with an engine and a work queue each'),
+    ],
+)
+def test_a_device_that_has_too_little(model, kernel, made, text):
+    model.add(DSA, **made)
+    devices.spec({'idxd': DSA})
+    os_acc.initialize()
+    assert text in refused(named(f'{DSA}-wq0'))
+    assert kernel.writes == []
+
+
+@pytest.mark.parametrize('driver', [None, 'uio_pci_generic'])
+def test_the_driver_that_it_is_bound_to_instead(dsa, kernel, driver):
+    kernel.write(f'{kernel.pci}/drivers/idxd/unbind', DSA)
+    if driver is not None:
+        kernel.add_driver(driver)
+        kernel.bind(DSA, driver)
+    text = f'it is bound to {driver or "no driver"}'
+    assert text in refused(named(f'{DSA}-wq0'))
+
+
+def test_a_threshold_that_is_as_large_as_the_queue(dsa):
+    devices.spec({**ENTRY, 'wq_mode': 'shared', 'threshold': 16})
     instance, _ = plug()
     assert dsa.queues[0].threshold == 16
     os_acc.unplug(instance)
@@ -277,6 +342,8 @@ def test_a_device_that_somebody_else_has_enabled(dsa, kernel):
     assert dsa.snapshot() == there
     (device,) = os_acc.get_devices()
     assert {each.state for each in device.handles} == {'host'}
+    (found,) = devices.problems()
+    assert 'somebody else has enabled dsa0' in found.text
     # Nor can a caller make the privileged half do it.
     with pytest.raises(exception.DeviceInUseByHost):
         privileged.enable(DSA, 3, str(uuid.uuid4()), 5)
@@ -317,8 +384,10 @@ def test_a_work_queue_of_others_on_our_device(dsa, kernel):
     dsa.show()
     other, (van,) = plug()
     assert van.handle.name == f'{DSA}-wq2'
-    assert "type user, name 'mine'" in refused(named(f'{DSA}-wq1'))
+    text = "{}, type user, name 'mine'"
+    assert text.format('disabled') in refused(named(f'{DSA}-wq1'))
     kernel.write(str(kernel.sys / 'bus/dsa/drivers/user/bind'), 'wq0.1')
+    assert text.format('enabled') in refused(named(f'{DSA}-wq1'))
     os_acc.unplug(instance)
     os_acc.unplug(other)
     assert (dsa.state, queue.state, queue.name) == (

@@ -19,6 +19,7 @@ import os_acc
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
+from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import file_owners
@@ -261,6 +262,21 @@ def test_what_is_refused(npu, prepare, kind, text):
     assert text in str(error)
     assert npu.snapshot() == before
     assert noted() == []
+    found = [each for each in os_acc.get_devices() if each.driver == 'npu']
+    assert not any(each.handles_free for each in found)
+
+
+def test_root_looks_for_what_others_use_exclusively(npu, monkeypatch):
+    monkeypatch.setattr(open_files, 'exclusively_used', lambda names: ['sdx'])
+    error = devices.refused(named())
+    assert isinstance(error, exception.DeviceInUseByHost)
+    assert 'opened block device sdx exclusively' in str(error)
+
+
+def test_a_pf_without_vfs_is_given_out(npu, kernel):
+    (kernel.file(NPU, '') / 'sriov_totalvfs').write_text('4\n')
+    instance, _ = plug()
+    os_acc.unplug(instance)
 
 
 def test_the_doctor_says_why_an_entry_offers_nothing(npu):

@@ -96,6 +96,18 @@ def test_an_unhealthy_card_without_vans(card, here):
     assert (device.health, device.handles_free) == ('unhealthy', 0)
 
 
+def test_two_vfs_of_one_iommu_group(card, here):
+    path = (here.pci / 'devices' / OTHER).resolve()
+    (path / 'iommu_group').unlink()
+    here.into_group(path, int(here.group_of(VF)))
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(VF)])
+    text = str(cause(devices.pci(OTHER)))
+    assert f'instance {instance.uuid} has pci/{VF} of the same IOMMU' in text
+    assert states(os_acc.get_devices()[0])['5'] == 'used'
+    assert len(os_acc.plug(instance, [devices.pci(OTHER)])) == 1
+
+
 def test_selected(card, here):
     (device,) = os_acc.get_devices()
     assert (device.address, device.resource_class) == (PF, 'VGPU')

@@ -270,6 +270,18 @@ def test_the_namespace_is_not_there(fabric):
     assert fabric.connections() == []
 
 
+def test_one_that_no_entry_names(fabric, monkeypatch):
+    """Root is not even asked."""
+    asked = []
+    monkeypatch.setattr(
+        privileged, 'connect', lambda *args: asked.append(args)
+    )
+    err = cause(named(N))
+    assert isinstance(err, exception.DeviceNotFound)
+    assert 'device_spec does not name it' in str(err)
+    assert asked == []
+
+
 def test_udev_makes_no_link(fabric):
     give_up_soon()
     fabric.links = False

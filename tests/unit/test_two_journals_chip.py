@@ -126,6 +126,18 @@ def test_another_function_may_manage_the_card(use):
     assert claim_notes.ONE.instance in str(caught.value)
 
 
+def test_another_pf_of_the_fpga(use):
+    """What may program a function is no hardware that both share."""
+    one, other = (pci.get(each) for each in (MANAGEMENT, USER))
+    with holder.acting_for(claim_notes.ONE):
+        notes.note(notes.PCI, USER, other.ids, device=USER)
+    with holder.acting_for(claim_notes.OTHER):
+        assert function_notes.why_not(one) is None
+        with pytest.raises(exception.DeviceBusy) as caught:
+            function_notes.note_function(one)
+    assert claim_notes.ONE.instance in str(caught.value)
+
+
 def test_a_card_that_is_no_fpga(use):
     """Functions of one slot may have different owners."""
     instance = plug(FIRST)

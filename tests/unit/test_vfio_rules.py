@@ -13,11 +13,14 @@ import pytest
 
 import os_acc
 from os_acc import exception
+from os_acc.availability import vfio_rules
 from os_acc.kernel import device_file
 from os_acc.kernel import modules
+from os_acc.kernel import pci
 from os_acc.kernel import vfio
 from os_acc.kinds.pci.driver import report_vfio
 from os_acc.privileged.kernel import vfio_binding
+from os_acc.spec import device_spec
 
 DENIED = '0000:0a:00.0'
 ECAP = 'sys/class/iommu/{}/intel-iommu/ecap'
@@ -168,6 +171,28 @@ def test_vfs_of_the_denylist_are_not_even_made(here):
     taken(here, '0000:0a:00.1')
 
 
+def test_vfs_with_the_product_id_of_their_pf(here):
+    """Kernels before 4.13 do not show the one of the VFs."""
+    here.add_function(DENIED, '8086:37c9', 0x0B4000, 'qat', totalvfs=4)
+    (here.pci / 'devices' / DENIED / 'sriov_vf_device').unlink(True)
+    devices.spec({'address': DENIED, 'num_vfs': 2})
+    assert free(DENIED) == 0
+    err = refused(here, '0000:0a:00.1')
+    assert f'a VF of PF {DENIED}: vfio-pci refuses 8086:37c9' in str(err)
+
+
+@pytest.mark.parametrize('name', ['iavf', 'vfio pci', 'vfio-pci/../bind'])
+def test_what_is_no_vfio_driver(here, name):
+    """Root reads the name from a record, too, and not only from an entry."""
+    spec = device_spec.Spec(vfio_driver=name)
+    with pytest.raises(exception.InvalidRequest) as caught:
+        vfio_rules.driver_for(pci.get(devices.GPU), spec)
+    text = str(caught.value)
+    assert '[os_acc] device_spec' in text
+    assert f'vfio_driver is {name!r}' in text
+    assert 'the name of a VFIO driver' in text
+
+
 # --- memory that the firmware uses
 
 
@@ -291,6 +316,15 @@ def test_a_bridge_in_the_group(here, driver, viable):
         f'its IOMMU group 60 also contains 0000:0c:1f.0: driver {driver} is '
         'bound to it'
     ) in str(err)
+
+
+def test_vfs_of_a_pf_whose_group_loses_a_member(here):
+    """It is still listed, and nothing can be read of it."""
+    here.add_function(DENIED, '1234:11e8', 0x0B4000, 'qat', 60, totalvfs=2)
+    group = here.sys / 'kernel/iommu_groups/60/devices'
+    (group / '0000:0a:00.7').symlink_to(here.pci / 'devices/0000:0a:00.7')
+    devices.spec({'address': DENIED, 'num_vfs': 2})
+    assert free(DENIED) == 2
 
 
 # --- the NVMe target

@@ -33,9 +33,6 @@ from os_acc.spec import device_spec
 Reason = reasons.Reason
 Obstacle = availability.Obstacle
 
-# Files that only make others usable, and that the kernel guards itself.
-_HARMLESS_ALONG = frozenset({'vfio/vfio', 'vfio', 'iommu'})
-
 
 def label(found: file_groups.Accelerator) -> str:
     """What errors call an accelerator."""
@@ -68,7 +65,7 @@ def obstacles(
         () if held else _not_offered(found),
         _unsuitable(found),
         _in_the_way(found, known),
-        _queues_taken(found, known),
+        _queues_taken(found),
         () if held else _unhealthy(found, known),
         _host_uses(found, snapshot, as_root),
         () if users is None or _is_shared(found) else _open(users),
@@ -123,18 +120,11 @@ def not_named(name: str) -> Obstacle:
 
 
 def _never(found: file_groups.Accelerator) -> Iterator[Reason]:
-    for node in found.own:
-        place = found.place if node is found.own[0] else None
-        place = place or file_place.of(node.number)
-        if (why := file_host_use.never(node, place)) is not None:
-            yield why
-    for node in found.common:
+    for node in found.files:
         place = file_place.of(node.number)
-        if place.leaf in _HARMLESS_ALONG:
-            continue
         if (why := file_host_use.never(node, place)) is not None:
             yield why
-        elif node.number.kind == 'b':
+        elif node in found.common and node.number.kind == 'b':
             yield file_refusals.FILE_BLOCK_ALONG.reason(path=node.path)
 
 
@@ -186,20 +176,14 @@ def _in_the_way(
     yield from dict.fromkeys(each.reason for each in those)
 
 
-def _queues_taken(
-    found: file_groups.Accelerator, holders: vans.Vans
-) -> Iterator[Reason]:
-    """The VANs of other journals that have the files as work queues."""
+def _queues_taken(found: file_groups.Accelerator) -> Iterator[Reason]:
+    """The VANs, of whatever journal, that have the files as work queues."""
     for node in found.own:
         found_at = idxd.queue_at(file_place.of(node.number).directory or '')
         if found_at is None:
             continue
-        address, queue = found_at
-        name = idxd_names.name_of(address, queue.number)
-        holder = holders.of_handle(f'{vans.FILE}{name}')
-        if (holder is None or holder.device is None) and (
-            van := idxd_names.van_of(queue.label)
-        ) is not None:
+        _, queue = found_at
+        if (van := idxd_names.van_of(queue.label)) is not None:
             yield file_refusals.FILE_QUEUE.reason(van=van)
 
 

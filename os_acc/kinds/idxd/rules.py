@@ -76,11 +76,10 @@ def has(device: idxd.Device, layout: Layout) -> bool:
         for each in device.queues
         if each.size or each.group != idxd.NO_GROUP
     }
-    engines = {n: g for n, g in device.engines.items() if g != idxd.NO_GROUP}
     return (
         device.is_enabled
         and there == {n: (layout.size, g) for n, g in layout.queues.items()}
-        and engines == layout.engines
+        and device.engines == layout.engines
         and all(
             each.mode == layout.mode
             for each in device.queues

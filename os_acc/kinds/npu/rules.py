@@ -81,8 +81,8 @@ def obstacles(
     for reason in _unsuitable(function, settings):
         yield Obstacle.of(label(address), reason)
     if not held:
+        # It also says whether the function has failed.
         yield from availability.reserved_obstacles(address, known)
-        yield from availability.unhealthy_obstacles(function, known)
     yield from availability.answer_obstacles(function)
     yield from availability.host_obstacles(function, as_root=as_root)
 

@@ -26,24 +26,22 @@ def claims(
     yield from nodes.of_chip(
         known, address, row.instance_uuid, whole=True, pf=row.device
     )
-    yield from _card(row, address, known)
+    yield from _card(address, row.device, row.instance_uuid, known)
 
 
 def _card(
-    row: facts.Row, address: str, known: facts.Facts
+    address: str, device: str, instance: str, known: facts.Facts
 ) -> Iterator[conflict.Claim]:
     """Claim the card of a function, if another function manages the card.
 
     Cyborg reports the user function of a Xilinx card below the management
     function. One instance may have both.
+
+    :param device: the management function, if it has one
     """
     there = known.function(address)
     if there is None or there.parent != address:
         return
-    yield conflict.Claim(
-        nodes.card(address), conflict.EXCLUSIVE, row.instance_uuid
-    )
-    if row.device is not None and row.device != address:
-        yield conflict.Claim(
-            nodes.card(row.device), conflict.PART, row.instance_uuid
-        )
+    yield conflict.Claim(nodes.card(address), conflict.EXCLUSIVE, instance)
+    if device != address:
+        yield conflict.Claim(nodes.card(device), conflict.PART, instance)

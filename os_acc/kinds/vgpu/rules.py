@@ -46,9 +46,7 @@ def vgpu_obstacles(
     if not holders.has(holders.taker.van_uuid, address):
         yield from availability.unhealthy_obstacles(vf, holders)
     for each in availability.in_the_way(vf, holders):
-        # With a vGPU, VFIO gives out no IOMMU group.
-        if each.is_close:
-            yield Obstacle.of(device, each.reason)
+        yield Obstacle.of(device, each.reason)
     wanted = spec.vgpu_type
     if now != vgpu.NONE:
         if wanted is not None and card.number_of(wanted) != now:
