@@ -377,7 +377,7 @@ def _is_gone(address: str) -> bool:
     if pci.find(address) is not None:
         return False
     notes.check_noted(notes.VGPU, address)
-    records.vgpus.delete(address)
+    vgpus.delete(address)
     notes.forget(notes.VGPU, address, notes.Cleaned.GONE)
     return True
 
