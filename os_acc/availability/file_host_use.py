@@ -26,7 +26,9 @@ from os_acc.refusals.reasons import Reason
 # .../0:0:0:0/scsi_generic/sg0, and beside .../nvme-subsys0/ng0n1 itself.
 _OF_DISKS = {'scsi_generic': 2, 'bsg': 2, 'nvme': 2, 'nvme-generic': 1}
 
-_MASS_STORAGE = '08'  # bInterfaceClass of USB
+# bInterfaceClass of USB, and bDeviceClass of a hub; bInterfaceProtocol of HID
+_MASS_STORAGE, _HID, _HUB = '08', '03', '09'
+_KEYBOARD_OR_MOUSE = frozenset({'01', '02'})
 
 
 def never(node: device_files.Node, place: file_place.Place) -> Reason | None:
@@ -52,11 +54,21 @@ def stores_data(node: device_files.Node, place: file_place.Place) -> bool:
 
 def _is_usb_disk(place: file_place.Place) -> bool:
     """Whether a USB device, with or without a driver, has a disk."""
-    return place.directory is not None and any(
-        sysfs.read(f'{place.directory}/{name}/bInterfaceClass')
-        == _MASS_STORAGE
-        for name in sysfs.folders(place.directory)
+    return any(
+        sysfs.read(f'{each}/bInterfaceClass') == _MASS_STORAGE
+        for each in _usb_interfaces(place)
     )
+
+
+def _usb_interfaces(place: file_place.Place) -> list[str]:
+    """The directories of the interfaces of a USB device."""
+    above = place.directory
+    return [f'{above}/{e}' for e in sysfs.folders(above)] if above else []
+
+
+def may_use(node: device_files.Node, place: file_place.Place) -> bool:
+    """Whether used() has something to look at: a disk, or a USB device."""
+    return place.subsystem == 'usb' or stores_data(node, place)
 
 
 def used(
@@ -71,6 +83,12 @@ def used(
     """
     if node.number.kind == 'b':
         return _block(node, place, snapshot, as_root)
+    if place.subsystem == 'usb':
+        for name, path in snapshot.interfaces.items():
+            if place.directory and path.startswith(f'{place.directory}/'):
+                use = host_use.of_interface(name, snapshot)
+                if use is not None:
+                    return use
     if not stores_data(node, place):
         return None
     # The file of a USB device gives no access to its controller.
@@ -350,9 +368,24 @@ def what_is(number: device_file.Number, place: file_place.Place) -> str | None:
     return (
         found
         or _SUBSYSTEMS.get(place.subsystem)
+        or _of_usb(place)
         or _by_name(place)
         or _DRIVERS.get(_driver(number.major))
     )
+
+
+def _of_usb(place: file_place.Place) -> str | None:
+    """What a USB device is that the host needs: see drivers/hid/usbhid."""
+    if place.subsystem != 'usb':
+        return None
+    if sysfs.read(f'{place.directory}/bDeviceClass') == _HUB:
+        return 'a USB hub, with all devices behind it'
+    for each in _usb_interfaces(place):
+        kind = sysfs.read(f'{each}/bInterfaceClass')
+        protocol = sysfs.read(f'{each}/bInterfaceProtocol')
+        if kind == _HID and protocol in _KEYBOARD_OR_MOUSE:
+            return _INPUT
+    return None
 
 
 def _by_name(place: file_place.Place) -> str | None:

@@ -60,6 +60,11 @@ def of_block(name: str, snapshot: Snapshot) -> Reason | None:
     return next(table.block_uses(name, snapshot), None)
 
 
+def of_interface(name: str, snapshot: Snapshot) -> Reason | None:
+    """What the host uses a network interface of snapshot.interfaces for."""
+    return next(table.interface_uses(name, snapshot), None)
+
+
 def _leaves_viable(member: pci.Function) -> bool:
     return (
         member.driver is None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 import uuid
 
 import device_nodes
@@ -766,6 +767,75 @@ def test_the_file_of_a_usb_disk_that_the_host_uses(stick):
     stick.kernel.write_file('proc/self/mountinfo', '')
     instance, _ = plug(named(name))
     os_acc.unplug(instance)
+
+
+@pytest.fixture
+def usb(nodes):
+    """A USB device with one interface, which is no disk."""
+    there = 'pci0000:00/0000:00:14.0/usb1/1-2'
+    nodes.add('bus/usb/001/005', 'c 189:4', there, 'usb')
+    nodes.kernel.write_file(f'sys/devices/{there}/bDeviceClass', '00\n')
+    nodes.changed = True
+    devices.spec({'devices': '/dev/bus/usb/001/005'})
+
+    def show(kind, protocol='00'):
+        for name, value in (('Class', kind), ('Protocol', protocol)):
+            nodes.kernel.write_file(
+                f'sys/devices/{there}/1-2:1.0/bInterface{name}', f'{value}\n'
+            )
+
+    show('ff')
+    return types.SimpleNamespace(
+        show=show,
+        there=nodes.kernel.sys / 'devices' / there,
+        kernel=nodes.kernel,
+    )
+
+
+def test_the_file_of_a_usb_accelerator(usb):
+    instance, _ = plug(named(name_at('/dev/bus/usb/001/005')))
+    os_acc.unplug(instance)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'protocol', 'refused'),
+    [('03', '01', True), ('03', '02', True), ('03', '00', False)],
+)
+def test_the_file_of_a_keyboard(usb, kind, protocol, refused):
+    usb.show(kind, protocol)
+    request = named(name_at('/dev/bus/usb/001/005'))
+    if refused:
+        assert 'an input device' in str(devices.refused(request))
+    else:
+        plug(request)
+
+
+def test_the_file_of_a_usb_hub(usb):
+    (usb.there / 'bDeviceClass').write_text('09\n')
+    error = devices.refused(named(name_at('/dev/bus/usb/001/005')))
+    assert 'a USB hub, with all devices behind it' in str(error)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'place', 'refused'),
+    [
+        ('0x1003', '1-2:1.0', True),
+        ('0x1002', '1-2:1.0', False),
+        ('0x1003', '../1-3/1-3:1.0', False),
+    ],
+)
+def test_the_file_of_a_usb_network_card(usb, flags, place, refused):
+    path = (usb.there / place).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    usb.kernel.add_net(path, 'eth9')
+    (path / 'net/eth9/flags').write_text(f'{flags}\n')
+    request = named(name_at('/dev/bus/usb/001/005'))
+    if refused:
+        error = devices.refused(request)
+        assert isinstance(error, exception.DeviceInUseByHost)
+        assert 'eth9 is up' in str(error)
+    else:
+        plug(request)
 
 
 @pytest.mark.parametrize('mounted, used', [('8:32', True), ('8:33', False)])

@@ -63,10 +63,15 @@ def uses(function: pci.Function, host: Snapshot) -> Iterator[Reason]:
     for each in _OF_FUNCTION:
         yield from _reason_of(each, host, function)
     for name in host.interfaces_of(function.address):
-        for of_interface in _OF_INTERFACE:
-            yield from _reason_of(of_interface, host, name)
+        yield from interface_uses(name, host)
     for name in host.blocks_of(function.address):
         yield from block_uses(name, host)
+
+
+def interface_uses(name: str, host: Snapshot) -> Iterator[Reason]:
+    """Say what the host uses a network interface for. See uses()."""
+    for each in _OF_INTERFACE:
+        yield from _reason_of(each, host, name)
 
 
 def block_uses(name: str, host: Snapshot) -> Iterator[Reason]:

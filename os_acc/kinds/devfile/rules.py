@@ -206,7 +206,7 @@ def _host_uses(
 ) -> Iterator[Reason]:
     for node in found.own:
         place = file_place.of(node.number)
-        if not file_host_use.stores_data(node, place):
+        if not file_host_use.may_use(node, place):
             continue
         snapshot = snapshot or host_use.Snapshot.read()
         use = file_host_use.used(node, place, snapshot, as_root)
