@@ -83,12 +83,8 @@ def used(
     """
     if node.number.kind == 'b':
         return _block(node, place, snapshot, as_root)
-    if place.subsystem == 'usb':
-        for name, path in snapshot.interfaces.items():
-            if place.directory and path.startswith(f'{place.directory}/'):
-                use = host_use.of_interface(name, snapshot)
-                if use is not None:
-                    return use
+    if (use := _by_network(place, snapshot)) is not None:
+        return use
     if not stores_data(node, place):
         return None
     # The file of a USB device gives no access to its controller.
@@ -108,6 +104,20 @@ def used(
         if (use := host_use.of_block(name, snapshot)) is not None:
             return use
     return _opened_exclusively(names) if as_root else None
+
+
+def _by_network(
+    place: file_place.Place, snapshot: host_use.Snapshot
+) -> Reason | None:
+    """What the host uses the network interfaces of a USB device for."""
+    if place.subsystem != 'usb' or place.directory is None:
+        return None
+    for name, path in snapshot.interfaces.items():
+        if path.startswith(f'{place.directory}/') and (
+            use := host_use.of_interface(name, snapshot)
+        ):
+            return use
+    return None
 
 
 def _opened_exclusively(names: Iterable[str]) -> Reason | None:
