@@ -17,7 +17,7 @@ from os_acc.privileged import function_notes
 from os_acc.privileged import notes
 from os_acc.privileged import offers
 from os_acc.privileged import undo_log
-from os_acc.privileged.fpga import dfl_ports
+from os_acc.privileged import vf_cards
 from os_acc.privileged.kernel import vf_number
 from os_acc.privileged.pci import bindings
 from os_acc.privileged.pci import network
@@ -107,7 +107,8 @@ def _make(
     before = known.autoprobe if known else sriov.autoprobe(pf)
     function_notes.note_vfs(function, number)
     undo_log.vfs.write(pf, undo_log.Vfs(number, before))
-    dfl_ports.before_vfs(pci.get(pf), number, deadline.left(0.5))
+    for card in vf_cards.ALL:
+        card.before_vfs(pci.get(pf), number, deadline.left(0.5))
     vf_number.create(pf, number, deadline.left())
     if not settings:
         return
@@ -195,7 +196,8 @@ def _remove_vfs(pf: pci.Function, deadline: waiting.Deadline) -> list[str]:
         return users
     addresses = pf.vf_addresses
     vf_number.remove(pf.address, known.autoprobe)
-    dfl_ports.after_vfs(pf, deadline.left())
+    for card in vf_cards.ALL:
+        card.after_vfs(pf, deadline.left())
     for address in addresses:
         bindings.functions.delete(address)
         network.ports.delete(address)
