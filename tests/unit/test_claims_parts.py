@@ -322,3 +322,8 @@ def test_a_function_whose_ids_cannot_be_read(here, caplog):
     assert known.below(PF) == []
     assert 'A device is skipped' in caplog.text
     assert PF in caplog.text
+
+
+def test_a_device_that_has_left_the_bus_is_not_set_up(here):
+    """A VAN that has a work queue of it is no reason to fail for others."""
+    assert not reader.Reader(device_spec.Specs()).is_set_up('0000:6a:01.0')
