@@ -177,6 +177,8 @@ class Chip(Host):
     ALL = (PF, CARD, f'{CARD[:-1]}1')
 
     def function(self, address):
+        if address == f'{CARD[:-1]}3':
+            return None
         pf = CARD if address == f'{CARD[:-1]}2' else address
         return facts.Function(address, pf, chip=self.ALL, fpgas=(PF,))
 
@@ -195,6 +197,9 @@ class Chip(Host):
         # The first one is wanted, or is programmed through the other.
         ((f'pci/{CARD}', CARD), (f'pci/{PF}', PF), (PF, CARD)),
         ((f'mdev/{UUID}', CARD), (f'pci/{PF}', PF), (CARD,)),
+        # A VF that is gone since a reboot.
+        ((f'pci/{CARD[:-1]}3', CARD), (f'pci/{PF}', PF), (CARD,)),
+        ((f'file/{CARD[:-1]}3+drm+card', CARD), (f'pci/{PF}', PF), (CARD,)),
         ((f'pci/{CARD}', CARD), (f'mdev/{UUID}', PF), (PF,)),
         ((f'file/{CARD}+npu=whole', CARD), (f'mdev/{UUID}', PF), (PF,)),
         ((f'file/{CARD}+drm+card', CARD), (f'mdev/{UUID}', PF), (PF,)),
