@@ -303,6 +303,7 @@ def _take(
         **van.driver_data,
         files.ENTRY: file_groups.to_text(found.spec),
         given_files.OWN: str(len(found.own)),
+        given_files.NAMES: ' '.join(given_files.names_of(found)),
         files.SUBSYSTEM: found.place.subsystem,
         **({files.PENDING: 'yes'} if is_new else {}),
     }
