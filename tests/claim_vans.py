@@ -134,7 +134,7 @@ def words(
         vans,
         files=lambda: {
             each.van_uuid: tuple(
-                (text, f'/dev/{text[2:]}') for text in each.numbers
+                (text, f'/dev/{text[2:]}', '') for text in each.numbers
             )
             for each in vans
         },

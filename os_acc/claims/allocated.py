@@ -24,6 +24,7 @@ from os_acc.claims import vans
 from os_acc.claims import words
 from os_acc.kernel import file_place
 from os_acc.kernel import pci
+from os_acc.kinds.idxd import names as idxd_names
 from os_acc.spec import device_spec
 
 #: The prefix of the identity of each handle of device files.
@@ -37,8 +38,9 @@ Holder = vans.Holder
 Taker = vans.Taker
 Unhealthy = vans.Unhealthy
 
-#: The number of each device file, such as 'c 226:0', and its path.
-Files = tuple[tuple[str, str], ...]
+#: The number of each device file, such as 'c 226:0', its path, and the name of
+#: its device, see file_place; empty: unknown.
+Files = tuple[tuple[str, str, str], ...]
 
 
 class Holders(vans.Vans):
@@ -153,18 +155,25 @@ class Holders(vans.Vans):
 def _rows(
     holders: Iterable[Holder], files: Mapping[str, Files]
 ) -> list[facts.Row]:
-    return [
-        facts.Row(
-            each.handle or '',
-            each.device,
-            each.van_uuid,
-            each.instance_uuid,
-            tuple(number for number, _ in files.get(each.van_uuid, ())),
-            paths=tuple(path for _, path in files.get(each.van_uuid, ())),
-            called=each.called,
-        )
-        for each in holders
-    ]
+    return [_row(each, files.get(each.van_uuid, ())) for each in holders]
+
+
+def _row(holder: Holder, own: Files) -> facts.Row:
+    # The file of a work queue is gone while the queue is disabled, and nobody
+    # else may configure the queue then.
+    queues = (idxd_names.of_file(name) for _, _, name in own)
+    return facts.Row(
+        holder.handle or '',
+        holder.device,
+        holder.van_uuid,
+        holder.instance_uuid,
+        tuple(number for number, _, _ in own),
+        noted=facts.Files(
+            queues=tuple(each for each in queues if each is not None)
+        ),
+        paths=tuple(path for _, path, _ in own),
+        called=holder.called,
+    )
 
 
 def _slot(address: str) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence
 import logging
 from typing import Any
 
@@ -16,6 +17,7 @@ from os_acc.claims import allocated
 from os_acc.kernel import accounts
 from os_acc.kernel import device_file
 from os_acc.kernel import device_files
+from os_acc.kernel import file_place
 from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.spec import device_spec
@@ -28,6 +30,9 @@ ENTRY = 'entry'
 #: The key of VAN.driver_data that says how many of the handle's files, from
 #: the first, are not common to several VANs.
 OWN = 'own'
+#: The key of VAN.driver_data with the names of the devices of these files, see
+#: file_place.
+NAMES = 'names'
 
 
 def held_by(van: objects.VAN) -> objects.DeviceFileHandle | None:
@@ -134,7 +139,8 @@ def _claimed(van: objects.VAN, specs: device_spec.Specs) -> allocated.Files:
     if handle is None:
         return ()
     if van.boot_id == sysfs.boot_id():
-        return _named(own_files(van))
+        names = van.driver_data.get(NAMES, '').split()
+        return _named(own_files(van), names)
     try:
         before = file_groups.from_text(van.driver_data.get(ENTRY))
         if before is None:
@@ -145,11 +151,21 @@ def _claimed(van: objects.VAN, specs: device_spec.Specs) -> allocated.Files:
         # version of os-acc may have written the entry.
         LOG.warning('VAN %s: %s', van.uuid, exception.describe(err))
         return ()
-    return () if found is None else _named(each.file for each in found.own)
+    if found is None:
+        return ()
+    return _named([each.file for each in found.own], names_of(found))
 
 
-def _named(found: Iterable[device_file.DeviceFile]) -> allocated.Files:
-    files = list(found)
+def names_of(found: file_groups.Accelerator) -> list[str]:
+    """The names of the devices of an accelerator's own files."""
+    return [file_place.of(each.number).name for each in found.own]
+
+
+def _named(
+    files: Sequence[device_file.DeviceFile], names: Sequence[str]
+) -> allocated.Files:
     numbers = device_file.texts(each.number for each in files)
     paths = [each.path for each in files]
-    return tuple(zip(numbers, paths, strict=True))
+    # Other drivers, and earlier versions, note no names.
+    known = names if len(names) == len(files) else [''] * len(files)
+    return tuple(zip(numbers, paths, known, strict=True))

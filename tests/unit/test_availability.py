@@ -20,6 +20,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.availability import functions as availability
+from os_acc.availability import vf_availability
 from os_acc.claims import allocated
 from os_acc.drivers import allocation
 from os_acc.kernel import pci
@@ -308,3 +309,14 @@ def test_a_pf_that_a_van_has_stays_its_own(kernel, van_uuid, categories):
     )
     parts_only = [availability.Category.NOT_OFFERED] if categories else []
     assert [obstacle.category for obstacle in found] == parts_only + categories
+
+
+def test_who_uses_the_vfs_beside_one_that_goes(kernel):
+    """Its link is still there while it leaves the bus."""
+    devices.furnish(kernel)
+    kernel.write_numvfs(devices.PF, 3)
+    first, *others = devices.VFS[:3]
+    kernel.remove_function(first)
+    assert vf_availability.vf_users(pci.get(devices.PF)) == [
+        f'VF {each}: it is bound to qat' for each in others
+    ]

@@ -123,6 +123,12 @@ def test_nodes_of_one_name_and_of_different_kinds_are_different():
     assert nodes(has('b', other), has('a', PF)) == []
 
 
+def test_a_node_is_the_same_wherever_it_is():
+    """Where a function was is unknown once it is gone."""
+    gone = conflict.Resource('function', VFS[0].name)
+    assert nodes(has('b', gone), has('a', VFS[0])) == [(VFS[0], 'a')]
+
+
 def test_all_who_are_in_the_way_are_named():
     held = [has('a', VFS[0]), has('b', VFS[1]), has('c', GROUP)]
     assert nodes(has('d', PF), *held) == [(PF, 'a'), (PF, 'b')]

@@ -111,7 +111,7 @@ def test_no_more_vans_share_than_are_asked_for(most, excluded):
 @pytest.mark.usefixtures('kernel')
 def test_numbers_are_those_of_the_files_of_a_van():
     van = Van('file/accel', 'accel', 'a')
-    files = {'a': (('c 240:0', '/dev/accel'),)}
+    files = {'a': (('c 240:0', '/dev/accel', ''),)}
     known = allocated.Holders([van], files=lambda: files)
     (met,) = known.in_the_way('file/late', 'late', ('c 240:0',))
     assert '240:0 of /dev/accel (VAN a)' in met.reason.text

@@ -177,6 +177,8 @@ class Chip(Host):
     ALL = (PF, CARD, f'{CARD[:-1]}1')
 
     def function(self, address):
+        if address == f'{CARD[:-1]}3':
+            return None
         pf = CARD if address == f'{CARD[:-1]}2' else address
         return facts.Function(address, pf, chip=self.ALL, fpgas=(PF,))
 
@@ -195,6 +197,9 @@ class Chip(Host):
         # The first one is wanted, or is programmed through the other.
         ((f'pci/{CARD}', CARD), (f'pci/{PF}', PF), (PF, CARD)),
         ((f'mdev/{UUID}', CARD), (f'pci/{PF}', PF), (CARD,)),
+        # A VF that is gone since a reboot.
+        ((f'pci/{CARD[:-1]}3', CARD), (f'pci/{PF}', PF), (CARD,)),
+        ((f'file/{CARD[:-1]}3+drm+card', CARD), (f'pci/{PF}', PF), (CARD,)),
         ((f'pci/{CARD}', CARD), (f'mdev/{UUID}', PF), (PF,)),
         ((f'file/{CARD}+npu=whole', CARD), (f'mdev/{UUID}', PF), (PF,)),
         ((f'file/{CARD}+drm+card', CARD), (f'mdev/{UUID}', PF), (PF,)),
@@ -208,6 +213,43 @@ def test_what_can_be_programmed_together(wanted, held, places):
     for first, second in ((one, other), (other, one)):
         found = {each.node for each in conflict.conflicts(first, [second])}
         assert found == set(map(nodes.place_in_fpga, places))
+
+
+class OfMdev(Host):
+    """A file of a mediated device whose parent is a VF."""
+
+    def function(self, address):
+        return facts.Function(address, PF)
+
+    def files(self, name, numbers):
+        return facts.Files(mdevs=(UUID,))
+
+    def mdev_parent(self, uuid):
+        return VF
+
+
+def test_a_file_of_a_mediated_device_on_a_vf():
+    """Its VAN has the PF as its device."""
+    file, vf, beside = (
+        of_handle.holding(facts.Row(handle, PF, handle, handle), OfMdev())
+        for handle in (f'file/{UUID}+x', f'pci/{VF}', f'pci/{PF[:-1]}2')
+    )
+    found = {each.node for each in conflict.conflicts(vf, [file])}
+    assert found == {nodes.function(OfMdev(), VF)}
+    assert not list(conflict.conflicts(beside, [file]))
+    requested = facts.Row(f'file/{UUID}+x', None, 'a', 'a')
+    held = of_handle.holding(requested, OfMdev())
+    assert not list(conflict.conflicts(vf, [held]))
+
+
+def test_a_file_of_a_mediated_device_that_is_gone(monkeypatch):
+    monkeypatch.setattr(OfMdev, 'mdev_parent', lambda self, uuid: None)
+    file, vf = (
+        of_handle.holding(facts.Row(handle, VF, handle, handle), OfMdev())
+        for handle in (f'file/{UUID}+x', f'pci/{VF}')
+    )
+    found = {each.node for each in conflict.conflicts(vf, [file])}
+    assert found == {nodes.function(OfMdev(), VF)}
 
 
 # --- Who has something
@@ -272,17 +314,25 @@ def test_a_namespace_that_goes_while_it_is_read(here, monkeypatch):
     """Its directory is there, and the number of its file is not."""
     files = device_nodes.Nodes(here)
     files.install(monkeypatch)
-    for name, number in (('nvme8n1', 'b 259:0'), ('nvme9n1', 'b 259:1')):
+    for name, number in (
+        ('nvme7n1', 'b 259:2'),
+        ('nvme8n1', 'b 259:0'),
+        ('nvme9n1', 'b 259:1'),
+    ):
         directory = f'virtual/nvme-subsystem/nvme-subsys{name[4]}/{name}'
         files.add(name, number, directory, 'block')
         path = here.sys / 'devices' / directory
-        (path / 'wwid').write_text(f'eui.{name[4]}\n')
+        wwid = '' if name[4] == '7' else f'eui.{name[4]}'
+        (path / 'wwid').write_text(f'{wwid}\n')
         (here.sys / 'class/block' / name).symlink_to(path)
         (path / 'queue').mkdir()
     (path / 'dev').unlink(missing_ok=True)
     known = reader.Reader(device_spec.Specs())
     name = 'virtual+nvme-subsystem+nvme-subsys8+nvme8n1'
     assert known.files(name, ('b 259:0',)).namespaces == ('eui.8',)
+    # One that does not tell its name is not the same as all others.
+    name = 'virtual+nvme-subsystem+nvme-subsys7+nvme7n1'
+    assert known.files(name, ('b 259:2',)).namespaces == ()
 
 
 @pytest.mark.parametrize('many', [False, True])
@@ -322,3 +372,8 @@ def test_a_function_whose_ids_cannot_be_read(here, caplog):
     assert known.below(PF) == []
     assert 'A device is skipped' in caplog.text
     assert PF in caplog.text
+
+
+def test_a_device_that_has_left_the_bus_is_not_set_up(here):
+    """A VAN that has a work queue of it is no reason to fail for others."""
+    assert not reader.Reader(device_spec.Specs()).is_set_up('0000:6a:01.0')

@@ -195,6 +195,15 @@ def test_a_queue_without_entries_or_group_is_not_given_out(dsa, values):
     os_acc.unplug(instance)
 
 
+def test_the_smallest_device(model):
+    dsa = model.add(DSA, queues=1, size=1, groups=1, engines=1)
+    devices.spec({'idxd': DSA})
+    os_acc.initialize()
+    instance, _ = plug()
+    assert [each.size for each in dsa.queues] == [1]
+    os_acc.unplug(instance)
+
+
 @pytest.mark.parametrize(
     ('made', 'text'),
     [

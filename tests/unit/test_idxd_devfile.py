@@ -12,6 +12,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
+from os_acc.claims import reader
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import notes
 from os_acc.privileged.devfile import device_files as privileged
@@ -133,6 +134,23 @@ def test_a_work_queue_whose_file_a_van_has(dsa, kernel):
     assert os_acc.unplug(other) == 1
     fourth, _ = plug(queue(1))
     assert os_acc.unplug(fourth) == 1
+
+
+def test_a_work_queue_whose_file_comes_with_that_of_another(dsa, kernel):
+    both = {'devices': '/dev/dsa/wq0.1', 'with': '/dev/dsa/wq0.2'}
+    devices.spec(QUEUES, both)
+    plug(queue(0))
+    for number in (1, 2):
+        by_hand(kernel, number)
+    instance, (van,) = plug(file(1))
+    numbers = tuple(f'c {x.major}:{x.minor}' for x in van.handle.files)
+    known = reader.Reader(device_spec.Specs())
+    behind = known.files(van.handle.name, numbers)
+    assert behind.queues == ((DSA, 1), (DSA, 2))
+    unbind = kernel.sys / 'bus/dsa/drivers/user/unbind'
+    kernel.write(str(unbind), 'wq0.2')
+    assert f'instance {instance.uuid}' in str(devices.refused(queue(2)))
+    assert states('idxd')[f'file/{DSA}-wq2'][0] == 'used'
 
 
 def test_a_device_that_others_have_enabled(dsa, kernel):

@@ -612,6 +612,18 @@ def test_after_a_reboot_its_entry_is_gone(npu, monkeypatch):
     assert devices.refused(named()) is not None
 
 
+def test_after_a_reboot_roots_note_has_no_settings(npu, monkeypatch):
+    """Whose files they were to be is unknown; the VAN keeps its device."""
+    instance, _ = plug()
+    note = json.loads(notes.files.read(f'file-{NAME}'))
+    del note['settings']
+    notes.files.write(f'file-{NAME}', json.dumps(note))
+    devices.spec()
+    boots(monkeypatch, npu)
+    (van,) = os_acc.get_vans(instance)
+    assert (van.state, van.error) == ('plugged', None)
+
+
 def test_after_a_reboot_the_numbers_are_swapped(npu, model, monkeypatch):
     """Each VAN gets its own device, and no number keeps it from that."""
     model.add(OTHER, 'amdxdna', '1022:17f0')

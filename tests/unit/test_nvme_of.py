@@ -556,6 +556,17 @@ def test_after_a_reboot(fabric):
     assert all_notes(fabric) == []
 
 
+def test_after_a_reboot_a_van_keeps_what_has_failed(fabric):
+    instance = devices.instance()
+    os_acc.plug(instance, [named(A)])
+    health.mark(os_acc._host.journal, A, rows.CLEANING, 'it is slow')
+    fabric.reboot()
+    os_acc.initialize(reset=True)
+    (van,) = os_acc.get_vans()
+    assert (van.state, van.error) == ('plugged', None)
+    os_acc.unplug(instance)
+
+
 def test_the_target_is_gone_after_a_reboot(fabric):
     instance = devices.instance()
     os_acc.plug(instance, [named(A)])

@@ -327,6 +327,16 @@ def test_vfs_of_a_pf_whose_group_loses_a_member(here):
     assert free(DENIED) == 2
 
 
+def test_vfs_of_a_pf_beside_a_bridge_and_what_is_no_function(here):
+    here.add_function(DENIED, '1234:11e8', 0x0B4000, 'qat', 60, totalvfs=2)
+    here.add_function('0000:0c:00.0', '8086:1234', 0x060400, group=60)
+    group = here.sys / 'kernel/iommu_groups/60/devices'
+    (group / '0000').symlink_to(here.sys / 'devices')
+    devices.spec({'address': DENIED, 'num_vfs': 2})
+    assert free(DENIED) == 0
+    assert '0000:0c:00.0' in str(refused(here, '0000:0a:00.1'))
+
+
 # --- the NVMe target
 
 

@@ -289,6 +289,7 @@ def _take(
         **van.driver_data,
         given_files.ENTRY: file_groups.to_text(found.spec),
         given_files.OWN: str(len(found.own)),
+        given_files.NAMES: ' '.join(given_files.names_of(found)),
         SUBSYSTEM: found.place.subsystem,
         **({PENDING: 'yes'} if is_new else {}),
     }
