@@ -17,7 +17,7 @@ import shutil
 import device_nodes
 
 import os_acc
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 
 PARTS = {'SPX': 1, 'DPX': 2, 'QPX': 4, 'CPX': 8}
 MOST = 8
@@ -41,7 +41,7 @@ class Nodes(device_nodes.Nodes):
     def add(self, name, number, directory='', subsystem='', mode=0o600):
         self.kernel.add_node(f'/dev/{name}', number)
         path = self.kernel.sys / 'devices' / directory
-        self.show(device_file.parse(number[2:], number[0]), path, subsystem)
+        self.show(device_files.parse(number[2:], number[0]), path, subsystem)
         return path
 
 

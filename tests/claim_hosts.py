@@ -22,7 +22,6 @@ import older_rules
 from os_acc.availability import companions
 from os_acc.claims import facts
 from os_acc.claims import reader
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
@@ -244,7 +243,7 @@ class Host:
         """
         nodes = []
         for text in numbers:
-            number = device_file.parse(text[2:], text[0])
+            number = device_files.parse(text[2:], text[0])
             nodes.append(
                 device_files.Node(f'/dev/{text[2:]}', number, 0, 0, 0o660, 1)
             )
@@ -309,7 +308,7 @@ class Host:
         name = idxd_names.name_of(address, number)
         device = idxd.find(address)
         assert device is not None
-        found = device_file.parse(file[2:], file[0]) if file else None
+        found = device_files.parse(file[2:], file[0]) if file else None
 
         def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
             return older_rules.of_queue(
@@ -331,7 +330,7 @@ class Host:
         :param file: the number of its device file
         """
         name, function = npu_names.name_of(address), pci.get(address)
-        number = device_file.parse(file[2:], file[0])
+        number = device_files.parse(file[2:], file[0])
 
         def refused(given: claim_vans.Asked) -> claim_vans.Reasons:
             yield from older_rules.taken_by_others(

@@ -14,7 +14,7 @@ import claim_vans
 from os_acc import exception
 from os_acc.claims import allocated
 from os_acc.claims import holder
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
@@ -24,7 +24,7 @@ from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
 from os_acc.privileged import function_notes
 from os_acc.privileged import notes
-from os_acc.privileged.devfile import device_files
+from os_acc.privileged.devfile import device_files as given
 from os_acc.privileged.idxd import notes as idxd_notes
 from os_acc.privileged.npu import devices as npu_notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
@@ -99,15 +99,17 @@ def note(
             file_place.with_share(accelerator, share),
             accelerator,
             device=option.found.path,
-            **device_files.note_values(option.found),
+            **given.note_values(option.found),
         )
     else:
         _note_queue(allocated.file_in(option.handle) or '', who)
 
 
-def _files_of(option: claim_vans.Option) -> list[device_file.DeviceFile]:
-    numbers = [device_file.parse(each[2:], each[0]) for each in option.numbers]
-    return [device_file.DeviceFile('/dev/accel/accel0', e) for e in numbers]
+def _files_of(option: claim_vans.Option) -> list[device_files.DeviceFile]:
+    numbers = [
+        device_files.parse(each[2:], each[0]) for each in option.numbers
+    ]
+    return [device_files.DeviceFile('/dev/accel/accel0', e) for e in numbers]
 
 
 def _note_queue(name: str, who: holder.Holder) -> None:

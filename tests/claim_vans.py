@@ -14,7 +14,7 @@ import older_rules
 from os_acc.claims import allocated
 from os_acc.claims import facts
 from os_acc.claims import meeting
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.refusals import reasons
@@ -24,7 +24,7 @@ from os_acc.spec import device_spec
 OF_VANS = (reasons.Category.ALLOCATED, reasons.Category.GROUP_ALLOCATED)
 
 Reasons = Iterator[reasons.Reason]
-Numbers = dict[device_file.Number, list[older_rules.Given]]
+Numbers = dict[device_files.Number, list[older_rules.Given]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def asked(van: Van, vans: Sequence[Van]) -> Asked:
     for each in vans:
         for text in each.numbers:
             kind, _, rest = text.partition(' ')
-            number = device_file.parse(rest, kind)
+            number = device_files.parse(rest, kind)
             name = allocated.file_in(each.handle) or ''
             numbers.setdefault(number, []).append(
                 older_rules.Given(

@@ -12,7 +12,6 @@ import os
 import pathlib
 from typing import Any
 
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.privileged import file_owners
 
@@ -56,7 +55,7 @@ class Nodes:
             (kernel.root / above).mkdir(exist_ok=True)
             (kernel.root / above).chmod(0o755)
         path.touch(exist_ok=False)
-        parsed = device_file.parse(number[2:], number[0])
+        parsed = device_files.parse(number[2:], number[0])
         self._made[path.stat().st_ino] = {
             'path': f'/dev/{name}',
             'number': parsed,
@@ -70,7 +69,7 @@ class Nodes:
 
     def show(
         self,
-        number: device_file.Number,
+        number: device_files.Number,
         directory: pathlib.Path,
         subsystem: str,
     ) -> None:

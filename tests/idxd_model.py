@@ -18,7 +18,6 @@ import pathlib
 import shutil
 from typing import Any
 
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.testing import kernel as kernel_module
@@ -561,7 +560,7 @@ def show_files(patch: Any) -> None:
     """Let device_files see the device files, which are ordinary files."""
 
     def status(fd: int) -> device_files.Status:
-        number = device_file.number_of(os.readlink(f'/proc/self/fd/{fd}'))
+        number = device_files.number_of(os.readlink(f'/proc/self/fd/{fd}'))
         return device_files.Status(number, 0, 0, 0o600, os.fstat(fd).st_ino)
 
     patch.setattr(device_files, 'status', status)

@@ -18,7 +18,7 @@ from os_acc.availability import companions
 from os_acc.availability import file_host_use
 from os_acc.claims import allocated
 from os_acc.kernel import chip
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
 from os_acc.kernel import nvme_of
@@ -48,7 +48,7 @@ class Given(NamedTuple):
     path: str
 
 
-Numbers = Mapping[device_file.Number, Sequence[Given]]
+Numbers = Mapping[device_files.Number, Sequence[Given]]
 
 
 # --- PCI functions
@@ -318,7 +318,7 @@ def _has_behind(holder: Holder) -> Reason:
 
 
 def number_given(
-    number: device_file.Number, name: str, taker: Taker, numbers: Numbers
+    number: device_files.Number, name: str, taker: Taker, numbers: Numbers
 ) -> Iterator[Reason]:
     """Which VANs were given a number under another name."""
     for each in numbers.get(number, ()):
@@ -395,7 +395,7 @@ def _namespace_of(place: file_place.Place) -> str | None:
 def of_queue(
     device: idxd.Device,
     number: int,
-    file: device_file.Number | None,
+    file: device_files.Number | None,
     taker: Taker,
     holders: Holders,
     numbers: Numbers,
@@ -447,7 +447,7 @@ def of_namespace(wwn: str, taker: Taker, holders: Holders) -> Iterator[Reason]:
             *(f'{block.path}/{each}' for each in sysfs.folders(block.path)),
         ):
             if (text := sysfs.read(f'{directory}/dev')) is not None:
-                number = device_file.parse(text, 'b')
+                number = device_files.parse(text, 'b')
                 for each in holders.of_file(file_place.of(number).name):
                     if each.van_uuid != taker.van_uuid:
                         yield _taken(each, each.handle or '')

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pathlib
 import threading
 
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.testing.kernel import Kernel
 
 
@@ -134,7 +134,7 @@ class Card:
             f'vendorId="0x{vendor}" deviceId="0x{product.upper()}"/>{most}'
             '</pgpu></vgpuconfig>'
         )
-        monkeypatch.setattr(vgpu_config, 'PATH', str(path))
+        monkeypatch.setattr(vgpu_cards, 'PATH', str(path))
 
     def _directory(self, vf: str) -> pathlib.Path:
         return self.kernel.pci / 'devices' / vf

@@ -24,7 +24,7 @@ from os_acc.claims import facts
 from os_acc.claims import of_handle
 from os_acc.claims import reader
 from os_acc.drivers import given_files
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.objects import device as device_objects
 from os_acc.spec import device_spec
@@ -61,7 +61,7 @@ class Exclusion:
         for met in known.asked_by(taker).in_the_way(
             handle.identity,
             van.device,
-            device_file.texts(each.number for each in own),
+            device_files.texts(each.number for each in own),
         ):
             raise exception.DeviceBusy(
                 device=_label(handle), reason=met.in_common.text
@@ -141,7 +141,7 @@ class Exclusion:
         """The numbers of the device files of a handle, by device_spec."""
         name = allocated.file_in(identity)
         found = None if name is None else self._files.get(name)
-        return device_file.texts(found.numbers) if found is not None else ()
+        return device_files.texts(found.numbers) if found is not None else ()
 
     def _known(self, wanted: int) -> allocated.Holders:
         """The VANs that have or request a device."""

@@ -11,7 +11,6 @@ import re
 from os_acc.availability import host_use
 from os_acc.availability.host_signs import mounts
 from os_acc.kernel import block_files
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import open_files
@@ -363,7 +362,9 @@ _DRIVERS = {
 }
 
 
-def what_is(number: device_file.Number, place: file_place.Place) -> str | None:
+def what_is(
+    number: device_files.Number, place: file_place.Place
+) -> str | None:
     """Say what a device file is if it controls the host; else None."""
     if number.kind == 'b' and _FLASH_BLOCKS.fullmatch(place.leaf):
         return _FLASH

@@ -15,7 +15,6 @@ from os_acc.availability import functions as availability
 from os_acc.availability import host_use
 from os_acc.kernel import host_parts
 from os_acc.kernel import pci
-from os_acc.kernel import pci_names
 from os_acc.kernel import pci_scan
 from os_acc.kernel import sriov
 from os_acc.kernel import xrt
@@ -87,7 +86,7 @@ def proposals(specs: device_spec.Specs) -> list[Proposal]:
         and (label := _label(function)) is not None
         and not any(availability.host_obstacles(function, snapshot))
     ]
-    names = pci_names.of(function.ids for function, _ in found)
+    names = pci_scan.of(function.ids for function, _ in found)
     return [
         _proposal(function, label, names, specs, snapshot)
         for function, label in found

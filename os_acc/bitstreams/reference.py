@@ -13,6 +13,8 @@ import contextlib
 import dataclasses
 import os
 import re
+from typing import BinaryIO
+from typing import NamedTuple
 from typing import NoReturn
 import unicodedata
 import urllib.parse
@@ -20,7 +22,7 @@ import urllib.parse
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import checksum as checksums
+from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options
 from os_acc.texts import forms
 from os_acc.texts import masking
@@ -82,7 +84,7 @@ class Web:
     path: str
     user: str | None = dataclasses.field(repr=False)
     query: str = dataclasses.field(repr=False)
-    checksum: checksums.Checksum | None
+    checksum: Checksum | None
 
     @property
     def is_masked(self) -> bool:
@@ -209,7 +211,7 @@ def _web(text: str) -> Web:
     )
 
 
-def _checksum(fragment: str | None) -> checksums.Checksum | None:
+def _checksum(fragment: str | None) -> Checksum | None:
     if not fragment:
         return None
     algorithm, _, value = fragment.partition('=')
@@ -217,7 +219,7 @@ def _checksum(fragment: str | None) -> checksums.Checksum | None:
     # Its error would show the value, which may be a part of a password that
     # contains '#'.
     with contextlib.suppress(exception.BitstreamError):
-        checksum = checksums.Checksum.parse(algorithm, value, 'the URL')
+        checksum = Checksum.parse(algorithm, value, 'the URL')
     if checksum is None:
         _refuse(
             'a URL that ends with its checksum, such as #sha256= and 64 hex '
@@ -239,3 +241,49 @@ def _printable(text: str) -> str:
 
 def _refuse(expected: str) -> NoReturn:
     raise _MalformedError(expected)
+
+
+# Checksums that are given for bitstreams.
+
+
+#: The accepted algorithms, and the hex digits of each. Glance's default for
+#: os_hash_algo is sha512.
+ALGORITHMS = {'sha256': 64, 'sha384': 96, 'sha512': 128}
+
+
+class Checksum(NamedTuple):
+    algorithm: str
+    value: str
+
+    @classmethod
+    def parse(cls, algorithm: str, value: str, bitstream: str) -> Checksum:
+        """Check a checksum that is given as a text."""
+        digits = ALGORITHMS.get(algorithm)
+        if digits is None:
+            raise exception.BitstreamError(
+                bitstream=bitstream,
+                reason=f'its checksum algorithm is {algorithm!r}, expected '
+                'one of ' + ', '.join(ALGORITHMS),
+            )
+        if not re.fullmatch(f'[0-9a-fA-F]{{{digits}}}', value):
+            raise exception.BitstreamError(
+                bitstream=bitstream,
+                reason=f'its checksum is {value[:150]!r}, expected {digits} '
+                f'hex digits of {algorithm}',
+            )
+        return cls(algorithm, value.lower())
+
+
+def verify(file: BinaryIO, wanted: Checksum, bitstream: str, most: int) -> str:
+    """Check that a file has the wanted checksum.
+
+    :returns: the file's SHA-256
+    """
+    found = bitstream_file.of_file(file, bitstream, most, wanted.algorithm)
+    if found[wanted.algorithm] != wanted.value:
+        raise exception.BitstreamError(
+            bitstream=bitstream,
+            reason=f'its {wanted.algorithm} is {found[wanted.algorithm]}, '
+            f'expected {wanted.value}',
+        )
+    return found['sha256']

@@ -14,7 +14,7 @@ from typing import TypeVar
 from os_acc import exception
 from os_acc.claims import facts
 from os_acc.kernel import chip
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
 from os_acc.kernel import mdev
@@ -171,7 +171,7 @@ class Reader:
     def _place(self, number: str) -> file_place.Place:
         if number not in self._places:
             kind, _, text = number.partition(' ')
-            parsed = device_file.parse(text, kind)
+            parsed = device_files.parse(text, kind)
             # Its number is claimed, even if nothing can be read of it.
             unknown = file_place.Place(number)
             self._places[number] = _read_or(
@@ -226,7 +226,7 @@ def _names(block: nvme_of.Block) -> list[tuple[str, _Namespace]]:
             *((each, 'c', True) for each in controllers),
         ]
         return [
-            (file_place.of(device_file.parse(text, kind)).name, (wwn, whole))
+            (file_place.of(device_files.parse(text, kind)).name, (wwn, whole))
             for directory, kind, whole in files
             if (text := sysfs.read(f'{directory}/dev')) is not None
         ]

@@ -26,7 +26,6 @@ from os_acc.kernel import file_place
 from os_acc.kernel import mdev
 from os_acc.kernel import mdev_types
 from os_acc.kernel import pci
-from os_acc.kernel import pci_address
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
 from os_acc.kinds.nvme_of import entry as spec_nvme_of
@@ -290,7 +289,7 @@ def _device(text: str) -> str:
         return device_files.check_path(text)
     if (namespace := spec_nvme_of.parse_name(text)) is not None:
         return namespace
-    if (address := pci_address.canonical(text)) is not None:
+    if (address := pci.canonical(text)) is not None:
         return address
     if ':' in text:
         raise exception.InvalidRequest(

@@ -27,7 +27,7 @@ from os_acc.cli import history
 from os_acc.cli import listing
 from os_acc.cli import names
 from os_acc.journal import events
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.objects import van as states
 from os_acc.state import instance_names
 
@@ -209,7 +209,7 @@ def _wanted(parsed_args: argparse.Namespace) -> events.Wanted:
         van=van,
         instances=beginnings,
         instance_name=instance,
-        device=device and (pci_address.canonical(device) or device),
+        device=device and (pci.canonical(device) or device),
         since=None if since is None else _since(since),
     )
 

@@ -14,7 +14,7 @@ from os_acc import exception
 from os_acc import journal as journal_module
 from os_acc.cli import errors
 from os_acc.journal import events
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.state import instance_names
 from os_acc.texts import forms
 
@@ -170,7 +170,7 @@ def device(called: str) -> str:
     """
     if called.startswith('/'):
         return called
-    return pci_address.canonical(called) or called.lower()
+    return pci.canonical(called) or called.lower()
 
 
 def mediated_device(known: Collection[str], called: str) -> str:

@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any
 
 from os_acc import exception
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.texts import forms
 
 #: The handles that a container can use.
@@ -136,7 +136,7 @@ def _malformed(
 # What the values of the fields are, and how the errors say it. They are as
 # the objects write them: in one form only.
 _ADDRESS = (
-    lambda value: isinstance(value, str) and pci_address.is_canonical(value),
+    lambda value: isinstance(value, str) and pci.is_address(value),
     'a PCI address (dddd:bb:ss.f)',
 )
 _UUID = (
@@ -148,9 +148,7 @@ _NAME = (forms.is_name, forms.A_NAME)
 _DEVICE = (
     lambda value: (
         forms.is_name(value)
-        and (
-            pci_address.parse(value) is None or pci_address.is_canonical(value)
-        )
+        and (pci.parse(value) is None or pci.is_address(value))
     ),
     f'{forms.A_NAME}, or a PCI address as the kernel writes it',
 )

@@ -9,7 +9,6 @@ import os
 from os_acc import exception
 from os_acc.containers import handle as handles
 from os_acc.containers import spec as container_spec
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
@@ -76,7 +75,7 @@ def _of_vfio(
             'its driver has none',
         )
     name, directory = common
-    shared = device_file.read(
+    shared = device_files.read(
         f'{sysfs.DEV}/{name}', f'{sysfs.SYS}/class/misc/{directory}'
     )
     if shared is None:
@@ -98,13 +97,13 @@ def _of_vfio(
 
 def _of_file(file: handles.File) -> container_spec.Node:
     """Check that a device file has the number that its handle says."""
-    number = device_file.Number(file.type, file.major, file.minor)
+    number = device_files.Number(file.type, file.major, file.minor)
     now = device_files.get(file.path)
     if now.number != number:
         raise exception.DeviceError(
             device=f'device file {file.path}',
-            reason=f'it was {device_file.text(number)} when it was prepared, '
-            f'and is {device_file.text(now.number)} now',
+            reason=f'it was {device_files.text(number)} when it was prepared, '
+            f'and is {device_files.text(now.number)} now',
         )
     return container_spec.Node(file.path, number, file.permissions)
 
@@ -117,7 +116,7 @@ def _of_block(link: str, wanted: str) -> container_spec.Node:
     path = device_files.resolve(link)
     name = os.path.basename(path or '')
     directory = f'{sysfs.SYS}/class/block/{name}'
-    file = device_file.read(f'{sysfs.DEV}/{name}', directory, 'b')
+    file = device_files.read(f'{sysfs.DEV}/{name}', directory, 'b')
     if path is None or file is None:
         raise exception.DeviceNotFound(
             wanted=f'block device {link}',

@@ -12,7 +12,7 @@ import dataclasses
 import json
 from typing import Any
 
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.spec import edits as spec_edits
 
 #: What a runtime reads in its directories of specs: scanSpecDirs() in
@@ -30,7 +30,7 @@ class Node:
     """
 
     path: str
-    number: device_file.Number
+    number: device_files.Number
     permissions: str = 'rw'
     common: bool = False
 

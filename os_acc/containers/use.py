@@ -19,7 +19,6 @@ import stat
 from os_acc.containers import spec as container_spec
 from os_acc.kernel import descriptors
 from os_acc.kernel import device_cgroup
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
@@ -170,7 +169,7 @@ class _Scan:
             f'process {pid} ({name}) is in a container that {what}', container
         )
 
-    def _allowed(self, tasks: list[str]) -> device_file.Number | None:
+    def _allowed(self, tasks: list[str]) -> device_files.Number | None:
         for task in tasks:
             for number in device_cgroup.allowed(task, self._by_number):
                 return number
@@ -227,7 +226,7 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
     """The path of a device file in a container's /dev that is one of nodes."""
     for node in nodes:
         if not _below_link(root, node.path) and (
-            device_file.number_of(root + node.path, follow=False)
+            device_files.number_of(root + node.path, follow=False)
             == node.number
         ):
             return node.path
@@ -238,7 +237,7 @@ def _has(root: str, nodes: Collection[container_spec.Node]) -> str | None:
     while left:
         for entry in _entries(left.pop()):
             if not _is_directory(entry):
-                found = device_file.number_of(entry.path, follow=False)
+                found = device_files.number_of(entry.path, follow=False)
                 if found in numbers:
                     return entry.path.removeprefix(root)
             # A file system of the container need not answer.
@@ -332,7 +331,7 @@ def _memory(directory: str) -> set[int]:
     except OSError:  # it has ended, or its /dev cannot be read
         return set()
     found = (
-        device_file.number_of(os.path.join(directory, name), follow=False)
+        device_files.number_of(os.path.join(directory, name), follow=False)
         for name in names
     )
     return {

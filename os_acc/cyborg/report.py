@@ -14,7 +14,6 @@ import json
 from typing import Any
 
 from os_acc.kernel import pci
-from os_acc.kernel import pci_address
 
 #: Types of attach handles in Cyborg (ATTACH_HANDLE_TYPES in
 #: cyborg/common/constants.py).
@@ -178,4 +177,4 @@ def _parts(address: str) -> dict[str, str]:
 
 
 def _joined(values: Mapping[str, str]) -> str:
-    return pci_address.join(*(int(values[name], 16) for name in _ADDRESS))
+    return pci.join(*(int(values[name], 16) for name in _ADDRESS))

@@ -15,7 +15,6 @@ from os_acc import log
 from os_acc import objects
 from os_acc.claims import allocated
 from os_acc.kernel import accounts
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import sysfs
@@ -41,7 +40,7 @@ def held_by(van: objects.VAN) -> objects.DeviceFileHandle | None:
     return handle if isinstance(handle, objects.DeviceFileHandle) else None
 
 
-def own_files(van: objects.VAN) -> list[device_file.DeviceFile]:
+def own_files(van: objects.VAN) -> list[device_files.DeviceFile]:
     """The files of a VAN that no other VAN has, with the numbers it got.
 
     A VAN of another driver than devfile has no common files.
@@ -51,8 +50,8 @@ def own_files(van: objects.VAN) -> list[device_file.DeviceFile]:
         return []
     number = int(van.driver_data.get(OWN, len(handle.files)))
     return [
-        device_file.DeviceFile(
-            each.path, device_file.Number(each.type, each.major, each.minor)
+        device_files.DeviceFile(
+            each.path, device_files.Number(each.type, each.major, each.minor)
         )
         for each in handle.files[:number]
     ]
@@ -65,7 +64,7 @@ def warn(van: objects.VAN, left: Iterable[str]) -> None:
 
 
 def described(
-    files: Iterable[device_file.DeviceFile | device_files.Node],
+    files: Iterable[device_files.DeviceFile | device_files.Node],
     permissions: str = 'rw',
 ) -> list[objects.DeviceFile]:
     """Describe files for an attach handle."""
@@ -103,7 +102,7 @@ def belongs(
     )
 
 
-def arguments(files: Iterable[device_file.DeviceFile]) -> list[list[Any]]:
+def arguments(files: Iterable[device_files.DeviceFile]) -> list[list[Any]]:
     """Name files as privileged calls take them."""
     return [[each.path, *each.number] for each in files]
 
@@ -162,9 +161,9 @@ def names_of(found: file_groups.Accelerator) -> list[str]:
 
 
 def _named(
-    files: Sequence[device_file.DeviceFile], names: Sequence[str]
+    files: Sequence[device_files.DeviceFile], names: Sequence[str]
 ) -> allocated.Files:
-    numbers = device_file.texts(each.number for each in files)
+    numbers = device_files.texts(each.number for each in files)
     paths = [each.path for each in files]
     # Other drivers, and earlier versions, note no names.
     known = names if len(names) == len(files) else [''] * len(files)

@@ -8,7 +8,7 @@ import fcntl
 import os
 import struct
 
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 
 # LOOP_GET_STATUS64 and struct loop_info64: include/uapi/linux/loop.h. The
@@ -27,7 +27,7 @@ def name_of(path: str) -> str | None:
     """
     path = path.removesuffix(' (deleted)')
     there = os.path.join(sysfs.DEV, path.removeprefix('/dev/'))
-    number = device_file.number_of(there)
+    number = device_files.number_of(there)
     if number is not None and number.kind == 'b':
         name = _name_of_number(number.major, number.minor)
         if name is not None:
@@ -58,7 +58,7 @@ def behind_loop(name: str, path: str) -> str | None:
     """
     if found := name_of(path):
         return found
-    if device_file.exists(path):
+    if device_files.exists(path):
         return None
     info = bytearray(_LOOP_INFO.size)
     try:

@@ -14,7 +14,7 @@ from collections.abc import Collection
 import pathlib
 
 from os_acc import exception
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 
 _CONTROLLER = 'devices'
@@ -36,8 +36,8 @@ def of_task(task: str) -> str:
 
 
 def allowed(
-    task: str, numbers: Collection[device_file.Number]
-) -> list[device_file.Number]:
+    task: str, numbers: Collection[device_files.Number]
+) -> list[device_files.Number]:
     """The device numbers that a control group names as allowed.
 
     A group that allows all devices, or all of a type, names none of them. Its
@@ -78,7 +78,7 @@ def _rules(task: str) -> list[list[str]] | None:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def _names(rule: list[str], number: device_file.Number) -> bool:
+def _names(rule: list[str], number: device_files.Number) -> bool:
     """Whether a rule such as ['c', '136:*', 'rwm'] is about a number."""
     kind, device, access = rule
     major, _, minor = device.partition(':')

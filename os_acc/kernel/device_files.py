@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Looking at device files: type, numbers, owner and mode, without privilege.
+"""Device files: path, type, numbers, owner and mode, without privilege.
 
 A path is that of the host's /dev, such as /dev/dri/renderD128. No link is
 followed when a file is opened: resolve() finds what a link stands for first.
@@ -10,18 +10,20 @@ wakes it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
+import ctypes
 import dataclasses
 import errno
 import glob
 import os
 import re
 import stat
+import struct
 from typing import NamedTuple
 
 from os_acc import exception
-from os_acc.kernel import device_file
 from os_acc.kernel import sysfs
 from os_acc.texts import forms
 
@@ -37,7 +39,7 @@ _FILE_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Status(NamedTuple):
     """What fstat(2) says of a file."""
 
-    number: device_file.Number | None  # None if it is not a device file
+    number: Number | None  # None if it is not a device file
     uid: int
     gid: int
     mode: int  # the permissions only
@@ -49,16 +51,16 @@ class Node:
     """A device file, below /dev and without links, as it was looked at."""
 
     path: str
-    number: device_file.Number
+    number: Number
     uid: int
     gid: int
     mode: int
     inode: int
 
     @property
-    def file(self) -> device_file.DeviceFile:
+    def file(self) -> DeviceFile:
         """Path and number, as open_files takes them."""
-        return device_file.DeviceFile(self.path, self.number)
+        return DeviceFile(self.path, self.number)
 
 
 def check_path(path: str) -> str:
@@ -196,9 +198,9 @@ def _opened(
 def status(fd: int) -> Status:
     """Examine a file that opened() has opened."""
     found = os.fstat(fd)
-    kind = device_file.KINDS.get(stat.S_IFMT(found.st_mode))
+    kind = KINDS.get(stat.S_IFMT(found.st_mode))
     major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
-    number = device_file.Number(kind, major, minor) if kind else None
+    number = Number(kind, major, minor) if kind else None
     mode = found.st_mode & PERMISSIONS
     return Status(number, found.st_uid, found.st_gid, mode, found.st_ino)
 
@@ -231,3 +233,103 @@ def get(path: str) -> Node:
             reason='this host has no such device file',
         )
     return found
+
+
+# Device files and the device numbers behind them.
+#
+# The number identifies a device, its path does not: libvirt deletes the file
+# in QEMU's private /dev before QEMU has closed it, and a container may show
+# the device under any other path.
+
+
+# include/uapi/linux/fcntl.h and stat.h
+_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
+_AT_STATX_DONT_SYNC = 0x4000
+_STATX_TYPE = 0x1
+# The fields stx_mode, stx_rdev_major and stx_rdev_minor of struct statx.
+_STATX_SIZE = 256
+_STATX_FIELDS = struct.Struct('=28xH98xII')
+
+#: By the type of a file: as Number.kind.
+KINDS = {stat.S_IFCHR: 'c', stat.S_IFBLK: 'b'}
+
+_LIBC = ctypes.CDLL(None)
+
+
+class Number(NamedTuple):
+    """A device number."""
+
+    kind: str  # 'c' for a character device, 'b' for a block device
+    major: int
+    minor: int
+
+
+#: The number of no device, since no driver has the major number 0:
+#: Documentation/admin-guide/devices.txt in the kernel.
+NO_DEVICE = Number('c', 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceFile:
+    """A device file of this host, such as /dev/vfio/12."""
+
+    path: str
+    number: Number
+
+
+def read(path: str, directory: str, kind: str = 'c') -> DeviceFile | None:
+    """Read the number of a device file from sysfs; None: the device is gone.
+
+    :param path: of the device file; it need not exist in this /dev
+    :param directory: the device's, with the file dev
+    """
+    text = sysfs.read(f'{directory}/dev')
+    return None if text is None else DeviceFile(path, parse(text, kind))
+
+
+def text(number: Number) -> str:
+    """A device number as os_acc.claims and errors have it: 'c 226:0'."""
+    return f'{number.kind} {number.major}:{number.minor}'
+
+
+def texts(numbers: Iterable[Number]) -> tuple[str, ...]:
+    """Device numbers as text() writes them."""
+    return tuple(map(text, numbers))
+
+
+def parse(text: str, kind: str = 'c') -> Number:
+    """Parse a number as sysfs writes it, such as '244:3'."""
+    major, _, minor = text.partition(':')
+    return Number(kind, int(major), int(minor))
+
+
+def number_of(path: str, follow: bool = True) -> Number | None:
+    """The number of a device file; None: it is none, or cannot be read.
+
+    This uses statx() and not stat(), because a stat() of a file on a network
+    file system waits as long as its server does not answer.
+    """
+    found = _statx(path, follow)
+    if found is None:
+        return None
+    mode, major, minor = _STATX_FIELDS.unpack_from(found)
+    kind = KINDS.get(stat.S_IFMT(mode))
+    return None if kind is None else Number(kind, major, minor)
+
+
+def exists(path: str) -> bool:
+    """Whether a file is there. See number_of() on how this is found."""
+    return _statx(path, True) is not None
+
+
+def _statx(path: str, follow: bool) -> ctypes.Array[ctypes.c_char] | None:
+    buffer = ctypes.create_string_buffer(_STATX_SIZE)
+    failed = _LIBC.statx(
+        _AT_FDCWD,
+        os.fsencode(path),
+        _AT_STATX_DONT_SYNC | (0 if follow else _AT_SYMLINK_NOFOLLOW),
+        _STATX_TYPE,
+        buffer,
+    )
+    return None if failed else buffer

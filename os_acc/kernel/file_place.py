@@ -16,7 +16,7 @@ import hashlib
 import re
 
 from os_acc.kernel import amd_partitions
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
@@ -68,7 +68,7 @@ class Place:
         return (self.directory or '').rpartition('/')[2].replace('!', '/')
 
 
-def of(number: device_file.Number) -> Place:
+def of(number: device_files.Number) -> Place:
     """Find the device with a number.
 
     /sys/dev has a link for each device that the kernel knows: sysfs(5).
@@ -221,7 +221,7 @@ def without_share(text: str) -> str:
     return text.partition(_SHARE)[0]
 
 
-def _without_directory(number: device_file.Number) -> Place:
+def _without_directory(number: device_files.Number) -> Place:
     """A device that sysfs does not show.
 
     NVIDIA's driver shows its devices in /proc. All others are identified by

@@ -33,7 +33,7 @@ import os
 import re
 
 from os_acc import exception
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 
@@ -138,13 +138,13 @@ class Device:
         """Find a work queue by its number."""
         return next((q for q in self.queues if q.number == number), None)
 
-    def file(self, queue: Queue) -> device_file.DeviceFile | None:
+    def file(self, queue: Queue) -> device_files.DeviceFile | None:
         """The device file of a work queue, such as iax/wq1.0 (cdev.c)."""
         if queue.minor is None:
             return None
-        return device_file.DeviceFile(
+        return device_files.DeviceFile(
             f'{sysfs.DEV}/{self.kind}/{queue.name}',
-            device_file.Number('c', self.major, queue.minor),
+            device_files.Number('c', self.major, queue.minor),
         )
 
     def error(self) -> str:

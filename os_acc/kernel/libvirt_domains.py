@@ -13,7 +13,7 @@ from typing import Any
 
 from lxml import etree
 
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.refusals import refusals
 from os_acc.texts import forms
@@ -94,7 +94,7 @@ def _device(address: etree._Element) -> str | None:
         ]
     except ValueError:
         return None
-    return pci_address.join(*parts)
+    return pci.join(*parts)
 
 
 _ARGUMENT = '{http://libvirt.org/schemas/domain/qemu/1.0}arg'
@@ -148,4 +148,4 @@ def _address(text: str) -> str | None:
     match = _ADDRESS.fullmatch(text)
     if match is None:
         return None
-    return pci_address.join(*(int(part or '0', 16) for part in match.groups()))
+    return pci.join(*(int(part or '0', 16) for part in match.groups()))

@@ -20,7 +20,7 @@ import os
 
 from os_acc import exception
 from os_acc.kernel import descriptors
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 from os_acc.refusals import refusals
 
@@ -32,9 +32,9 @@ _NVIDIA_MAJOR = 195
 
 
 def users_of(
-    files: Collection[device_file.DeviceFile],
+    files: Collection[device_files.DeviceFile],
     writers: bool = False,
-    places: Mapping[str, device_file.Number] | None = None,
+    places: Mapping[str, device_files.Number] | None = None,
 ) -> list[str]:
     """Find the other processes that have one of the given devices open.
 
@@ -86,7 +86,7 @@ def check_all_seen() -> None:
         )
 
 
-def device_files(path: str) -> list[device_file.DeviceFile]:
+def character_files(path: str) -> list[device_files.DeviceFile]:
     """The character devices, such as /dev/uio0, of a device's directory."""
     directory, part = f'{sysfs.SYS}/dev/char', f'/{os.path.basename(path)}/'
     found = []
@@ -100,14 +100,15 @@ def device_files(path: str) -> list[device_file.DeviceFile]:
                 if line.startswith('DEVNAME='):
                     name = line.partition('=')[2].removeprefix('/dev/')
                     found.append(
-                        device_file.DeviceFile(
-                            f'{sysfs.DEV}/{name}', device_file.parse(number)
+                        device_files.DeviceFile(
+                            f'{sysfs.DEV}/{name}',
+                            device_files.parse(number),
                         )
                     )
     return found
 
 
-def nvidia_files(address: str) -> list[device_file.DeviceFile]:
+def nvidia_files(address: str) -> list[device_files.DeviceFile]:
     """The device files of a GPU that is bound to the driver nvidia.
 
     No link in sysfs leads from the GPU to them.
@@ -116,9 +117,9 @@ def nvidia_files(address: str) -> list[device_file.DeviceFile]:
     lines = (sysfs.read(f'{gpus}/information') or '').splitlines()
     minors = [x.split()[-1] for x in lines if x.startswith('Device Minor:')]
     return [
-        device_file.DeviceFile(
+        device_files.DeviceFile(
             f'{sysfs.DEV}/nvidia{minor}',
-            device_file.Number('c', _NVIDIA_MAJOR, int(minor)),
+            device_files.Number('c', _NVIDIA_MAJOR, int(minor)),
         )
         for minor in minors
         if minor.isdigit()
@@ -127,7 +128,7 @@ def nvidia_files(address: str) -> list[device_file.DeviceFile]:
 
 def open_devices(
     pid: str, writers: bool = False
-) -> Iterator[device_file.Number]:
+) -> Iterator[device_files.Number]:
     """The devices that a process has open, or that it has open to write."""
     for each in descriptors.of_process(pid):
         with contextlib.suppress(FileNotFoundError):
@@ -135,7 +136,7 @@ def open_devices(
             # 'socket:[4711]' (proc(5), /proc/pid/fd).
             text = each.text
             if text is None or text.startswith('/'):
-                number = device_file.number_of(each.path)
+                number = device_files.number_of(each.path)
                 if number is not None and not (writers and _only_reads(each)):
                     yield number
 
@@ -165,8 +166,10 @@ def place_of(path: str) -> str:
 
 
 def mapped_devices(
-    pid: str, inodes: Mapping[str, device_file.Number], writers: bool = False
-) -> Iterator[device_file.Number]:
+    pid: str,
+    inodes: Mapping[str, device_files.Number],
+    writers: bool = False,
+) -> Iterator[device_files.Number]:
     """The numbers of the devices that a process has mapped into its memory.
 
     A mapping keeps the device open after its file descriptor was closed.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""All PCI functions of this host, found in one scan.
+"""All PCI functions of this host, found in one scan, and their names.
 
 A host can have thousands of VFs. All VFs of a PF have the same ids and class
 (PCIe Base Specification, 9.3.4.1), so only the first of them is read, unless a
@@ -11,9 +11,11 @@ only the ids are read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import logging
+import os
 
 from os_acc import exception
 from os_acc.kernel import modules
@@ -89,3 +91,43 @@ def _vfs(pf: pci.Function) -> dict[str, pci.Function]:
         return {}
     like = dataclasses.replace(vf, pf=pf.address)
     return dict.fromkeys(addresses, like)
+
+
+# Names of PCI vendors and products, from the file pci.ids.
+
+
+#: Where distributions install the file: the packages pci.ids and hwdata.
+FILES = ['/usr/share/misc/pci.ids', '/usr/share/hwdata/pci.ids']
+
+
+def of(wanted: Iterable[str]) -> dict[str, str]:
+    """Find the names of products, by their ids: vendor:product.
+
+    A name is 'VENDOR PRODUCT', or 'VENDOR' if the product is unknown. An id of
+    an unknown vendor is left out, and so are all on a host without pci.ids.
+    """
+    ids = set(wanted)
+    vendors = {each.partition(':')[0] for each in ids}
+    found: dict[str, str] = {}
+    vendor = label = ''
+    path = next((each for each in FILES if os.path.exists(each)), None)
+    if path is None:
+        return found
+    with open(path, encoding='utf-8', errors='replace') as file:
+        for line in file:
+            if line.startswith('C '):
+                break  # the classes follow the vendors
+            # The formats are 'VVVV  NAME' and TAB 'PPPP  NAME'.
+            if line[:1] not in '#\t\n':
+                vendor, label = line[:4], line[4:].strip()
+                if vendor in vendors:
+                    found |= {
+                        each: label
+                        for each in ids
+                        if each.startswith(f'{vendor}:')
+                    }
+            elif line[:1] == '\t' and line[1:2] != '\t':
+                name = f'{vendor}:{line[1:5]}'
+                if name in ids:
+                    found[name] = f'{label} {line[5:].strip()}'
+    return found

@@ -9,7 +9,7 @@ import errno
 import os
 import time
 
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
@@ -72,12 +72,12 @@ def node(group: str) -> str:
     return f'{sysfs.DEV}/vfio/{group}'
 
 
-def nodes(path: str) -> list[device_file.DeviceFile]:
+def nodes(path: str) -> list[device_files.DeviceFile]:
     """The existing VFIO files of a device, by its directory in sysfs."""
     return group_nodes(path) + device_nodes(path)
 
 
-def group_nodes(path: str) -> list[device_file.DeviceFile]:
+def group_nodes(path: str) -> list[device_files.DeviceFile]:
     """The existing VFIO files of a device's IOMMU group.
 
     The file exists once a device of the group is bound to VFIO. In no-IOMMU
@@ -86,24 +86,24 @@ def group_nodes(path: str) -> list[device_file.DeviceFile]:
     group = sysfs.link(f'{path}/iommu_group')
     names = (group, f'noiommu-{group}') if group is not None else ()
     vfio = f'{sysfs.SYS}/class/vfio'
-    found = (device_file.read(node(name), f'{vfio}/{name}') for name in names)
+    found = (device_files.read(node(name), f'{vfio}/{name}') for name in names)
     return [file for file in found if file is not None]
 
 
-def device_nodes(path: str) -> list[device_file.DeviceFile]:
+def device_nodes(path: str) -> list[device_files.DeviceFile]:
     """The VFIO files that belong to one device, not to its group.
 
     From Linux 6.6 on, a device can have such a file (Documentation/driver-api/
     vfio.rst).
     """
     found = (
-        device_file.read(node(f'devices/{name}'), f'{path}/vfio-dev/{name}')
+        device_files.read(node(f'devices/{name}'), f'{path}/vfio-dev/{name}')
         for name in sysfs.names(f'{path}/vfio-dev')
     )
     return [file for file in found if file is not None]
 
 
-def is_held(file: device_file.DeviceFile) -> bool:
+def is_held(file: device_files.DeviceFile) -> bool:
     """Whether the kernel itself says that one of nodes() is open.
 
     A group can be open only once (vfio_group_fops_open() in

@@ -11,7 +11,7 @@ from typing import Any
 from typing import NoReturn
 
 from os_acc import exception
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.objects import base
 from os_acc.objects import handle
 
@@ -89,7 +89,7 @@ class _ARQ:
             if int(text, 16) > highest:
                 self.refuse(field, text, f'at most {highest:x} (hex)')
             parts.append(int(text, 16))
-        return pci_address.join(*parts)
+        return pci.join(*parts)
 
 
 def _pci(arq: _ARQ) -> handle.AttachHandle:

@@ -19,7 +19,7 @@ import uuid
 from oslo_versionedobjects import fields
 
 from os_acc import exception
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.texts import forms
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.I)
@@ -48,10 +48,10 @@ class PCIAddress(fields.FieldType[str]):
     """A PCI address, kept as ``0000:0c:00.1``, in lower case."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
-        parts = pci_address.parse(value) if isinstance(value, str) else None
+        parts = pci.parse(value) if isinstance(value, str) else None
         if parts is None:
             _refuse(obj, attr, value, 'a PCI address (dddd:bb:ss.f)')
-        return pci_address.join(*parts)
+        return pci.join(*parts)
 
 
 class Name(fields.FieldType[str]):
@@ -91,8 +91,8 @@ class DeviceAddress(Name):
 
     def coerce(self, obj: Any, attr: str, value: Any) -> str:
         name = super().coerce(obj, attr, value)
-        parts = pci_address.parse(name)
-        return name if parts is None else pci_address.join(*parts)
+        parts = pci.parse(name)
+        return name if parts is None else pci.join(*parts)
 
 
 class DRCIndex(fields.FieldType[str]):

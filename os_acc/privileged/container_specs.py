@@ -26,7 +26,7 @@ from os_acc.containers import nodes as container_nodes
 from os_acc.containers import options as container_opts
 from os_acc.containers import spec as container_spec
 from os_acc.containers import use as container_use
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.options import values as option_values
 from os_acc.privileged import arguments
 from os_acc.privileged import container_offers
@@ -148,7 +148,7 @@ def check_users() -> None:
     :raises PrivilegeError: if not all processes of the host can be seen, or
         the control group of a container cannot be read
     """
-    nothing = container_spec.Node('no device', device_file.NO_DEVICE)
+    nothing = container_spec.Node('no device', device_files.NO_DEVICE)
     container_use.users_of([nothing])
 
 

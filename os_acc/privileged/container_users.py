@@ -9,7 +9,7 @@ from typing import Any
 
 from os_acc.containers import spec as container_spec
 from os_acc.containers import use as container_use
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.privileged import device_users
 from os_acc.privileged import undo_log
 
@@ -37,7 +37,7 @@ def find(van: str, known: undo_log.ContainerSpec) -> list[str]:
         if other is not None and may_share(known, other):
             shared |= numbers(other)
     nodes = [
-        container_spec.Node(path, device_file.Number(*number))
+        container_spec.Node(path, device_files.Number(*number))
         for path, *number in known.nodes
         if tuple(number) not in shared
     ]

@@ -13,7 +13,7 @@ import threading
 from oslo_privsep import capabilities
 
 from os_acc import exception
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.privileged import privsep
 from os_acc.privileged import root_folder
@@ -72,7 +72,7 @@ def check_users() -> None:
 
     :raises PrivilegeError: if the open files of a process cannot be read
     """
-    nothing = device_file.DeviceFile('no device', device_file.NO_DEVICE)
+    nothing = device_files.DeviceFile('no device', device_files.NO_DEVICE)
     open_files.users_of([nothing])
 
 

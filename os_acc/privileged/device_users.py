@@ -19,7 +19,7 @@ from os_acc.claims import holder
 from os_acc.deadlines import waiting
 from os_acc.kernel import amd_partitions
 from os_acc.kernel import descriptors
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import mdev
 from os_acc.kernel import open_files
@@ -68,7 +68,7 @@ def of_functions(addresses: list[str]) -> list[str]:
 
 def open_by(functions: Iterable[pci.Function]) -> list[str]:
     """Do what of_functions() does."""
-    nodes: list[device_file.DeviceFile] = []
+    nodes: list[device_files.DeviceFile] = []
     other: list[str] = []
     snapshot = host_use.Snapshot.read()
     others = function_notes.rule()
@@ -102,7 +102,7 @@ def find(
 
 def _files(
     function: pci.Function, snapshot: host_use.Snapshot | None = None
-) -> tuple[list[device_file.DeviceFile], list[str]]:
+) -> tuple[list[device_files.DeviceFile], list[str]]:
     """The device files of a function's drivers, without those of VFIO.
 
     :param snapshot: pass one when asking about many functions
@@ -121,13 +121,13 @@ def _files(
         names = blocks.below(function.path)
         for name in names:
             path = f'{sysfs.DEV}/{name}'
-            if file := device_file.read(path, blocks.paths[name], 'b'):
+            if file := device_files.read(path, blocks.paths[name], 'b'):
                 files.append(file)
         for directory in (
             *blocks.directories(function.path),
             *amd_partitions.directories(function.address),
         ):
-            files += open_files.device_files(directory)
+            files += open_files.character_files(directory)
     exclusive = [
         refusals.OPEN_EXCLUSIVELY.reason(name=name).text
         for name in open_files.exclusively_used(names)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from os_acc import exception
 from os_acc.kernel import accounts
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.privileged import undo_log
 
@@ -101,7 +100,7 @@ def _replaced(node: device_files.Node) -> exception.DeviceBusy:
     )
 
 
-def _key(number: device_file.Number) -> str:
+def _key(number: device_files.Number) -> str:
     return f'{number.kind}-{number.major}-{number.minor}'
 
 
@@ -127,15 +126,15 @@ def _set(fd: int, now: device_files.Node, wanted: Sequence[int]) -> None:
         set_mode(fd, mode)
 
 
-def changed_files(name: str) -> list[device_file.DeviceFile]:
+def changed_files(name: str) -> list[device_files.DeviceFile]:
     """The files that the record says were changed."""
     found = []
     for key in changes.names():
         known = changes.read(key)
         if known is not None and known.name == name:
             kind, major, minor = key.split('-')
-            number = device_file.Number(kind, int(major), int(minor))
-            found.append(device_file.DeviceFile(known.path, number))
+            number = device_files.Number(kind, int(major), int(minor))
+            found.append(device_files.DeviceFile(known.path, number))
     return found
 
 

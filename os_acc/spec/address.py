@@ -15,12 +15,11 @@ import re
 from typing import Any
 
 from os_acc.kernel import pci
-from os_acc.kernel import pci_address
 from os_acc.spec import values as spec_values
 
 #: The fields of a PCI address with their largest values. Nova takes domains
 #: up to ffff only, and the kernel makes larger ones.
-LARGEST = pci_address.LARGEST
+LARGEST = pci.LARGEST
 
 _ANY, _ANY_REGEX = '*', '.*'
 _SYNTAX = (
@@ -126,7 +125,7 @@ def _glob(key: str, value: str) -> Address:
     parts = [_ANY] * (len(LARGEST) - 1 - len(parts)) + parts + [function]
     fields = []
     for (name, largest), width, part in zip(
-        LARGEST.items(), pci_address.WIDTHS, parts, strict=True
+        LARGEST.items(), pci.WIDTHS, parts, strict=True
     ):
         if part.strip() in ('', _ANY):
             fields.append(_ANY)

@@ -12,7 +12,6 @@ from os_acc import driver as driver_base
 from os_acc import objects
 from os_acc import plugin as plugin_base
 from os_acc.claims import holder
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.testing import any_plugin
 from os_acc.testing import contract_base
@@ -104,8 +103,8 @@ class DriverHooks(contract_base.ContractBase):
         :param path: below /dev, as in the handle
         :returns: such as 'c 240:1'; None if there is no such device file
         """
-        found = device_file.number_of(device_files.real_path(path))
-        return None if found is None else device_file.text(found)
+        found = device_files.number_of(device_files.real_path(path))
+        return None if found is None else device_files.text(found)
 
     def check_numbers(self, van: objects.VAN) -> None:
         """Check the device numbers in a VAN's handle."""

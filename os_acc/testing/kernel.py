@@ -21,10 +21,10 @@ import threading
 from typing import Any
 
 from os_acc.deadlines import waiting
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import modules
-from os_acc.kernel import rdma
+from os_acc.kernel import network
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import notes
@@ -143,10 +143,10 @@ class Kernel(kernel_functions.Mdevs):
         )
         patch.setattr(sysfs, 'write', self.write)
         mortal.spare_the_journal(patch, self.process)
-        patch.setattr(rdma, 'ask', self._answer_rdma)
+        patch.setattr(network, 'ask', self._answer_rdma)
         patch.setattr(rtnetlink, 'read_vf', self.read_vf)
         patch.setattr(rtnetlink, 'write_vf', self.write_vf)
-        patch.setattr(device_file, 'number_of', self.number_of)
+        patch.setattr(device_files, 'number_of', self.number_of)
         patch.setattr(
             libvirt_domains, 'STATE_DIRECTORY', str(self.root / 'libvirt')
         )

@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.testing import kernel_tree
 
 put = kernel_tree.put
@@ -123,7 +123,9 @@ class Openers(kernel_tree.Tree):
         return path
 
     @staticmethod
-    def number_of(path: str, follow: bool = True) -> device_file.Number | None:
+    def number_of(
+        path: str, follow: bool = True
+    ) -> device_files.Number | None:
         """Replaces device_file.number_of()."""
         if not follow and os.path.islink(path):
             return None
@@ -134,7 +136,7 @@ class Openers(kernel_tree.Tree):
             kind, number = _number_file(node).read_text().split()
         except (OSError, ValueError):
             return None
-        return device_file.parse(number, kind)
+        return device_files.parse(number, kind)
 
     def end(self, pid: int) -> None:
         """End a process that hold() has started."""

@@ -20,7 +20,7 @@ import os_acc
 from os_acc import exception
 from os_acc import fixture
 from os_acc import objects
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.testing import kernel as kernel_module
 
 DSA = '0000:6a:01.0'
@@ -52,18 +52,18 @@ sys.stdin.read()
 def kernel(tmp_path, monkeypatch):
     kernel, real = (
         kernel_module.Kernel(tmp_path / 'host'),
-        device_file.number_of,
+        device_files.number_of,
     )
     proc = str(kernel.root / 'proc')
 
-    def number(path: str, follow: bool = True) -> device_file.Number | None:
+    def number(path: str, follow: bool = True) -> device_files.Number | None:
         of = real if path.startswith(proc) else kernel.number_of
         return of(path, follow)
 
     with fixture.OSAccFixture(str(tmp_path / 'state')):
         kernel.install(monkeypatch)
         # What a process has open is looked for in the real /proc.
-        monkeypatch.setattr(device_file, 'number_of', number)
+        monkeypatch.setattr(device_files, 'number_of', number)
         yield kernel
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from os_acc.deadlines import waiting
 from os_acc.kernel import descriptors
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
 from os_acc.privileged import device_users
 
-FULL = device_file.DeviceFile('/dev/vfio/12', device_file.Number('c', 1, 7))
-LOOP = device_file.DeviceFile('/dev/nvme0n1', device_file.Number('b', 7, 7))
+FULL = device_files.DeviceFile('/dev/vfio/12', device_files.Number('c', 1, 7))
+LOOP = device_files.DeviceFile('/dev/nvme0n1', device_files.Number('b', 7, 7))
 
 # As libvirt does for QEMU: a /dev of its own, made in its mount namespace.
 PRIVATE_DEV = """
@@ -173,8 +173,10 @@ def test_another_name_in_a_container(private, tmp_path, file):
 
 def test_a_character_device_is_no_block_device(private):
     private(FULL, 'vfio/12', 'unlink')
-    block = device_file.Number('b', *FULL.number[1:])
-    assert open_files.users_of([device_file.DeviceFile('/dev/x', block)]) == []
+    block = device_files.Number('b', *FULL.number[1:])
+    assert (
+        open_files.users_of([device_files.DeviceFile('/dev/x', block)]) == []
+    )
 
 
 def test_the_files_that_processes_usually_have(start):
@@ -246,7 +248,7 @@ def test_a_path_that_is_too_long_to_be_shown(start, tmp_path):
 
 
 def test_a_mapping_whose_descriptor_was_closed(start):
-    zero = device_file.DeviceFile('/dev/zero', device_file.Number('c', 1, 5))
+    zero = device_files.DeviceFile('/dev/zero', device_files.Number('c', 1, 5))
     pid, _ = start(sys.executable, '-c', MAPPED, '/dev/zero')
     assert not [
         each

@@ -16,7 +16,7 @@ import os_acc
 from os_acc.desired import partitions
 from os_acc.desired import vfs
 from os_acc.kernel import vgpu
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 
 VF, OTHER = '0000:41:00.4', '0000:41:00.5'
 
@@ -99,7 +99,7 @@ def test_a_part_whose_steps_are_not_found(here, monkeypatch, check):
 
 
 def test_steps_before_the_one_that_is_not_found(kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'missing.xml'))
     types = {558: ('NVIDIA A40-1Q', 1)}
     card = vgpu_card.Card(kernel, '0000:41:00.0', types, size=48, vfs=3)
     entry = {'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'}

@@ -12,7 +12,7 @@ import vgpu_card
 import os_acc
 from os_acc import exception
 from os_acc.journal import codec
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 
 PF = '0000:41:00.0'
 VF, OTHER = '0000:41:00.4', '0000:41:00.5'
@@ -21,7 +21,7 @@ TYPES = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
 
 @pytest.fixture
 def card(kernel, tmp_path, monkeypatch) -> vgpu_card.Card:
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'missing.xml'))
     made = vgpu_card.Card(kernel, PF, TYPES, size=48, vfs=3)
     devices.spec({'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'})
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')

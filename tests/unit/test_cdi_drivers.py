@@ -15,7 +15,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.privileged import container_specs
 from os_acc.privileged import notes
 from os_acc.privileged.nvme_of import notes as nvme_of_notes
@@ -183,7 +183,7 @@ def test_a_namespace(fabric, here):
     (van,) = os_acc.plug(instance, [devices.wanted('CUSTOM_FAST')])
     name = fabric.block(A)
     number = (here.sys / f'class/block/{name}/dev').read_text()
-    there = device_file.parse(number, 'b')
+    there = device_files.parse(number, 'b')
     assert nodes(here) == [(f'/dev/{name}', *there)]
     assert edits(here)['env'] == EDITS['env']
     # The VAN keeps it without an entry.

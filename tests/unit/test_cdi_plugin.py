@@ -24,7 +24,6 @@ import os_acc
 from os_acc import exception
 from os_acc import objects
 from os_acc.containers import nodes as container_nodes
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import file_system
@@ -345,7 +344,7 @@ def test_device_files(here, monkeypatch):
     handle = objects.DeviceFileHandle(name='wq', files=files)
 
     def get(path):
-        there = device_file.Number('c', 240, int(path[-1]))
+        there = device_files.Number('c', 240, int(path[-1]))
         return device_files.Node(path, there, 0, 0, 0o600, 1)
 
     monkeypatch.setattr(device_files, 'get', get)
@@ -366,7 +365,7 @@ def queue(here, monkeypatch):
     """An accelerator of two files, one of which is common to others."""
 
     def node(path, minor):
-        there = device_file.Number('c', 240, minor)
+        there = device_files.Number('c', 240, minor)
         return device_files.Node(path, there, 0, 0, 0o600, 1)
 
     own, common = node('/dev/acc0', 0), node('/dev/accctl', 9)
@@ -488,7 +487,7 @@ def disk(here):
 def test_a_block_device(here, disk):
     (node,) = container_nodes.of_handle(disk, False)
     assert node.path == '/dev/nvme1n1'
-    assert node.number == device_file.Number('b', 259, 3)
+    assert node.number == device_files.Number('b', 259, 3)
 
 
 def test_another_block_device(here, disk):

@@ -19,7 +19,7 @@ from os_acc import objects
 from os_acc.drivers import choosing
 from os_acc.kernel import mdev_types
 from os_acc.kernel import sysfs
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.kinds.vgpu import rules as vgpu_rules
 
 FIRST, SECOND = '0000:2b:00.0', '0000:3b:00.0'
@@ -60,8 +60,8 @@ def mdev_cards(kernel, tmp_path, monkeypatch):
     devices.spec({**entry, 'resource_class': 'CUSTOM_V'})
 
 
-def vgpu_cards(kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'none.xml'))
+def with_vgpus(kernel, tmp_path, monkeypatch):
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'none.xml'))
     for address in (FIRST, SECOND):
         vgpu_card.Card(kernel, address, {558: ('A40-1Q', 1)}, size=2, vfs=2)
     entry = {'vendor_id': '10de', 'vgpu_type': 'A40-1Q'}
@@ -87,9 +87,9 @@ def listed():
             mdev_cards,
             f'{FIRST}/mdev_supported_types/nvidia-47/available_instances',
         ),
-        (vgpu_cards, '0000:2b:00.4/nvidia/current_vgpu_type'),
-        (vgpu_cards, '0000:2b:00.4/nvidia/creatable_vgpu_types'),
-        (vgpu_cards, f'{FIRST}/aer_dev_fatal'),
+        (with_vgpus, '0000:2b:00.4/nvidia/current_vgpu_type'),
+        (with_vgpus, '0000:2b:00.4/nvidia/creatable_vgpu_types'),
+        (with_vgpus, f'{FIRST}/aer_dev_fatal'),
     ],
 )
 def test_a_file_of_one_card_cannot_be_read(
@@ -369,7 +369,7 @@ def test_the_doctor_goes_on_after_a_device_that_vanishes(
 def test_the_doctor_goes_on_after_a_vf_that_vanishes(
     kernel, tmp_path, monkeypatch
 ):
-    vgpu_cards(kernel, tmp_path, monkeypatch)
+    with_vgpus(kernel, tmp_path, monkeypatch)
     os_acc.initialize()
 
     def obstacles(vf, *args, **values):

@@ -16,7 +16,7 @@ import pytest
 from os_acc import exception
 from os_acc.containers import options as container_opts
 from os_acc.containers import spec as container_spec
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.spec import device_spec
 from os_acc.spec import edits as spec_edits
 
@@ -67,7 +67,7 @@ NODES = st.lists(
         container_spec.Node,
         PATH,
         st.builds(
-            device_file.Number,
+            device_files.Number,
             st.sampled_from('cb'),
             st.integers(1, 511),
             st.integers(0, 2**20 - 1),
@@ -134,10 +134,10 @@ def test_the_spec_of_a_function():
         UUIDS[1],
         [
             container_spec.Node(
-                '/dev/vfio/12', device_file.Number('c', 244, 1)
+                '/dev/vfio/12', device_files.Number('c', 244, 1)
             ),
             container_spec.Node(
-                '/dev/vfio/vfio', device_file.Number('c', 10, 196)
+                '/dev/vfio/vfio', device_files.Number('c', 10, 196)
             ),
         ],
         spec_edits.Edits(),
@@ -186,7 +186,7 @@ def test_a_mount_is_a_bind_mount_unless_it_has_a_type():
     text = container_spec.build(
         KIND,
         UUIDS[1],
-        [container_spec.Node('/dev/a', device_file.Number('c', 1, 3))],
+        [container_spec.Node('/dev/a', device_files.Number('c', 1, 3))],
         spec_edits.Edits(mounts=read.mounts),
         container_spec.Owner(),
     )

@@ -22,12 +22,12 @@ from os_acc import finding
 from os_acc.containers import spec as container_spec
 from os_acc.containers import use as container_use
 from os_acc.kernel import device_cgroup
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 from os_acc.privileged import container_specs
 from os_acc.privileged import undo_log
 
-NUMBER = device_file.Number('c', 240, 7)
+NUMBER = device_files.Number('c', 240, 7)
 NODE = container_spec.Node('/dev/acc7', NUMBER)
 SHOWN = ('/dev/acc7', 'c 240:7')
 VAN = 'ab4e28ba-1111-4222-8333-444455556666'
@@ -346,7 +346,7 @@ def test_exactly_the_numbers_of_the_rules_are_allowed(tmp_path, given):
     (directory / 'devices.list').write_text(
         'c 1:3 rwm\n' + ''.join(f'{k} {a}:{b} rw\n' for k, a, b in given)
     )
-    numbers = [device_file.Number(*each) for each in given]
+    numbers = [device_files.Number(*each) for each in given]
     others = [each._replace(minor=2**20) for each in numbers]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sysfs, 'SYS', str(tmp_path))

@@ -29,7 +29,7 @@ from os_acc import health
 from os_acc import kinds
 from os_acc import objects
 from os_acc import testing
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.kinds.devfile.driver.driver import DevfileDriver
 from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.kinds.fpga.driver import driver as fpga
@@ -296,7 +296,7 @@ class TestNvidiaVGPU(OnKernel):
 
     @pytest.fixture(autouse=True)
     def hardware(self, kernel, tmp_path, monkeypatch):
-        monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'none.xml'))
+        monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'none.xml'))
         types = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
         self.card = vgpu_card.Card(
             kernel, '0000:41:00.0', types, size=2, vfs=2

@@ -18,7 +18,6 @@ import os_acc
 from os_acc import exception
 from os_acc import host as host_module
 from os_acc import objects
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.operations import preview
@@ -1249,7 +1248,7 @@ def test_numbers_of_a_van_of_another_driver(nodes):
     _, van = plug(named(A))
     van.driver_data = {}
     assert given_files.own_files(van) == [
-        device_file.DeviceFile('/dev/acc1', device_file.Number('c', 240, 1))
+        device_files.DeviceFile('/dev/acc1', device_files.Number('c', 240, 1))
     ]
     assert device_spec.load(os_acc.CONF).entries
 

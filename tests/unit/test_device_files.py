@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import pytest
 
 from os_acc import exception
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import sysfs
@@ -46,7 +45,7 @@ def name_of(path: str) -> str:
 def test_look(nodes):
     nodes.add('dri/renderD128', 'c 226:128', mode=0o666)
     found = device_files.get('/dev/dri/renderD128')
-    assert found.number == device_file.Number('c', 226, 128)
+    assert found.number == device_files.Number('c', 226, 128)
     assert (found.uid, found.gid, found.mode) == (0, 6, 0o666)
     assert device_files.look('/dev/dri/renderD129') is None
     with pytest.raises(exception.DeviceNotFound, match='renderD129'):
@@ -57,7 +56,7 @@ def test_look_at_a_real_device_file(monkeypatch, tmp_path):
     """Without the kernel of files: /dev/null of the machine."""
     monkeypatch.setattr(sysfs, 'DEV', '/dev')
     found = device_files.get('/dev/null')
-    assert found.number == device_file.Number('c', 1, 3)
+    assert found.number == device_files.Number('c', 1, 3)
     assert found.mode == os.stat('/dev/null').st_mode & 0o7777
     assert device_files.look('/dev/fd') is None
 

@@ -22,7 +22,7 @@ from os_acc import loader
 from os_acc import opts
 from os_acc.availability import proposals
 from os_acc.kernel import pci
-from os_acc.kernel import pci_names
+from os_acc.kernel import pci_scan
 from os_acc.spec import device_spec
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -209,7 +209,7 @@ def test_the_error_of_a_device_that_is_not_offered(kernel):
 
 
 def test_the_proposal_is_as_the_command_prints_it(kernel, monkeypatch):
-    monkeypatch.setattr(pci_names, 'FILES', [])
+    monkeypatch.setattr(pci_scan, 'FILES', [])
     kernel.add_function('0000:3b:00.0', '10de:1eb8', 0x030200, numa=1)
     kernel.add_function(
         '0000:5e:00.0',

@@ -18,8 +18,8 @@ import services
 import os_acc
 from os_acc.availability import host_use
 from os_acc.availability.host_signs import boot_signs
+from os_acc.kernel import network
 from os_acc.kernel import pci
-from os_acc.kernel import rdma
 from os_acc.kernel import sysfs
 from os_acc.privileged import context
 
@@ -618,15 +618,15 @@ def test_the_kernel_is_not_asked_without_an_rdma_device(here, monkeypatch):
     def load():
         raise AssertionError
 
-    monkeypatch.setattr(rdma, 'ask', load)
-    assert rdma.user_contexts() == {}
+    monkeypatch.setattr(network, 'ask', load)
+    assert network.user_contexts() == {}
 
 
 @pytest.mark.parametrize('answer', [b'', b'\1\2\3', bytes(64)])
 def test_an_answer_that_tells_nothing(here, monkeypatch, answer):
     services.infiniband(here, None)
-    monkeypatch.setattr(rdma, 'ask', lambda: answer)
-    assert rdma.user_contexts() == {}
+    monkeypatch.setattr(network, 'ask', lambda: answer)
+    assert network.user_contexts() == {}
 
 
 def test_a_kernel_without_netlink_for_rdma(here, monkeypatch):
@@ -635,7 +635,7 @@ def test_a_kernel_without_netlink_for_rdma(here, monkeypatch):
     def refuse():
         raise OSError(93, 'Protocol not supported')
 
-    monkeypatch.setattr(rdma, 'ask', refuse)
+    monkeypatch.setattr(network, 'ask', refuse)
     assert use() == ''
 
 

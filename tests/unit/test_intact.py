@@ -19,7 +19,7 @@ from os_acc import driver
 from os_acc import exception
 from os_acc import health
 from os_acc import objects
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 
 
 def mark_not_intact(host, monkeypatch) -> list[str]:
@@ -205,7 +205,7 @@ def test_an_mdev_that_was_removed_by_hand(furnished):
 
 
 def test_a_vgpu_type_that_was_cleared_by_hand(kernel, tmp_path, monkeypatch):
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'missing.xml'))
     types = {558: ('NVIDIA A40-1Q', 1), 559: ('NVIDIA A40-2Q', 2)}
     card = vgpu_card.Card(kernel, '0000:41:00.0', types, size=48, vfs=7)
     devices.spec({'vendor_id': '10de', 'vgpu_type': 'NVIDIA A40-1Q'})

@@ -24,7 +24,7 @@ import vgpu_card
 import os_acc
 from os_acc import exception
 from os_acc import objects
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.testing import kernel as kernel_module
 
 CARD = '0000:41:00.0'
@@ -80,7 +80,7 @@ def generated(values):
         root = pathlib.Path(directory)
         made = kernel_module.Kernel(root / 'host')
         made.install(patch)
-        patch.setattr(vgpu_config, 'PATH', str(root / 'missing.xml'))
+        patch.setattr(vgpu_cards, 'PATH', str(root / 'missing.xml'))
         patch.setattr(os_acc, '_host', None)
         conf = os_acc.CONF
         conf([], project='os-acc', default_config_files=[])

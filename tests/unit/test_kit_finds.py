@@ -23,7 +23,7 @@ from os_acc import health
 from os_acc import objects
 from os_acc import testing
 from os_acc.drivers import allocation
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 from os_acc.kinds.fake.driver.driver import FakeDriver
 from os_acc.testing import driver_processes
@@ -419,11 +419,11 @@ def test_a_device_file_comes_and_goes(kernel):
     path = f'{sysfs.DEV}/acme/q0'
     kernel.remove_node('/dev/acme/q0')
     kernel.add_node('/dev/acme/q0', 'c 240:7')
-    found = device_file.number_of(path)
+    found = device_files.number_of(path)
     assert (found.kind, found.major, found.minor) == ('c', 240, 7)
     kernel.remove_node('/dev/acme/q0')
     assert not os.path.exists(path)
-    assert device_file.number_of(path) is None
+    assert device_files.number_of(path) is None
 
 
 @pytest.mark.parametrize('rule', rules.ALL, ids=lambda rule: rule.name)

@@ -21,7 +21,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.deadlines import waiting
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
@@ -231,8 +231,8 @@ def test_a_module_that_is_no_name(here):
 # --- who has what
 
 
-GROUP = device_file.DeviceFile(
-    '/dev/vfio/12', device_file.Number('c', 244, 12)
+GROUP = device_files.DeviceFile(
+    '/dev/vfio/12', device_files.Number('c', 244, 12)
 )
 
 
@@ -270,9 +270,9 @@ def test_what_is_in_no_file_system_is_not_examined(here, monkeypatch):
 
 def test_the_numbers_of_files(tmp_path):
     """See tests/functional/test_open_files.py for open files."""
-    assert device_file.number_of('/dev/null') == ('c', 1, 3)
-    assert device_file.number_of(str(tmp_path)) is None
-    assert device_file.number_of(str(tmp_path / 'missing')) is None
+    assert device_files.number_of('/dev/null') == ('c', 1, 3)
+    assert device_files.number_of(str(tmp_path)) is None
+    assert device_files.number_of(str(tmp_path / 'missing')) is None
 
 
 def test_the_files_of_vfio(here):
@@ -282,8 +282,8 @@ def test_the_files_of_vfio(here):
     # Linux 6.1 has the directory, but not its file dev: no device file.
     assert [file.path for file in vfio.nodes(str(path))] == [group]
     (path / 'vfio-dev/vfio7/dev').write_text('511:7\n')
-    own = device_file.DeviceFile(
-        f'{sysfs.DEV}/vfio/devices/vfio7', device_file.Number('c', 511, 7)
+    own = device_files.DeviceFile(
+        f'{sysfs.DEV}/vfio/devices/vfio7', device_files.Number('c', 511, 7)
     )
     assert own in vfio.nodes(str(path))
 

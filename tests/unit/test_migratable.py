@@ -15,9 +15,9 @@ import vgpu_card
 
 import os_acc
 from os_acc import exception
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import vfio
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.privileged import migratable
 from os_acc.privileged.kernel import vfio_device
 
@@ -182,7 +182,7 @@ def test_it_is_asked_again_after_a_reboot(here, asked, monkeypatch):
 @pytest.mark.parametrize('answer', [True, False])
 @pytest.mark.parametrize('says', [None, 'no'])
 def test_a_vgpu(kernel, tmp_path, monkeypatch, answer, says):
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'missing.xml'))
     types = {558: ('NVIDIA A40-1Q', 1)}
     card = vgpu_card.Card(kernel, '0000:41:00.0', types, size=48, vfs=2)
     kernel.migrates = {'nvidia'} if answer else set()
@@ -250,9 +250,9 @@ FEATURE = b'\x08\0\0\0\x01\0\x05\0'
 @pytest.fixture
 def files(monkeypatch):
     """A device with a file of its group and a file of its own."""
-    number = device_file.Number('c', 10, 7)
+    number = device_files.Number('c', 10, 7)
     for name, path in (('group_nodes', '12'), ('device_nodes', 'vfio3')):
-        file = device_file.DeviceFile(f'/dev/vfio/{path}', number)
+        file = device_files.DeviceFile(f'/dev/vfio/{path}', number)
         monkeypatch.setattr(vfio, name, lambda path, file=file: [file])
 
 

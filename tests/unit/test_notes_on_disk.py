@@ -19,7 +19,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.claims import holder
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import mdev
 from os_acc.kernel import pci
 from os_acc.kinds.idxd import entry as idxd_entry
@@ -97,8 +97,8 @@ class Case:
 
 
 def note_npu() -> None:
-    number = device_file.Number('c', 261, 0)
-    file = device_file.DeviceFile('/dev/accel/accel0', number)
+    number = device_files.Number('c', 261, 0)
+    file = device_files.DeviceFile('/dev/accel/accel0', number)
     npu_notes.note(pci.get(PF), npu_entry.Npu(owner='nova'), [file])
 
 

@@ -20,7 +20,7 @@ import vgpu_card
 import os_acc
 from os_acc.availability import nothing_offered
 from os_acc.kernel import sysfs
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.spec import device_spec
 
 PF, OTHER = '0001:c8:00.0', '0000:41:00.0'
@@ -31,7 +31,7 @@ TYPES = {558: ('A40-1Q', 1), 559: ('A40-2Q', 2)}
 
 @pytest.fixture(autouse=True)
 def no_vgpu_manager(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'missing.xml'))
 
 
 def gpu(kernel, driver='nvidia', totalvfs=2, ids='10de:2235'):

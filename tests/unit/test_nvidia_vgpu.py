@@ -14,7 +14,7 @@ import os_acc
 from os_acc import exception
 from os_acc import health
 from os_acc.journal import health as health_rows
-from os_acc.kernel import vgpu_config
+from os_acc.kernel import vgpu_cards
 from os_acc.privileged import notes
 
 PF = '0000:41:00.0'
@@ -31,7 +31,7 @@ TYPES = {
 
 @pytest.fixture(autouse=True)
 def no_vgpu_manager(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(vgpu_config, 'PATH', str(tmp_path / 'missing.xml'))
+    monkeypatch.setattr(vgpu_cards, 'PATH', str(tmp_path / 'missing.xml'))
 
 
 @pytest.fixture

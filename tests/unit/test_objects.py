@@ -20,7 +20,7 @@ import pytest
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.objects import base
 
 objects.register_all()
@@ -219,14 +219,14 @@ class TestPCIAddress:
         assert round_trip(handle) == handle
         assert round_trip(handle).address == canonical
         assert objects.VAN(device=text).device == canonical
-        assert pci_address.parse(text) == (domain, bus, slot, function)
+        assert pci.parse(text) == (domain, bus, slot, function)
 
     @given(st.text() | st.from_regex(r'[0-9a-fA-F:.x/ \n]{4,20}'))
     def test_what_is_taken_is_canonical_already_or_longer(self, text):
         try:
             handle = objects.PCIHandle(address=text)
         except exception.InvalidRequest:
-            assert pci_address.parse(text) is None
+            assert pci.parse(text) is None
         else:
             assert text.lower().lstrip('0') in (
                 handle.address.lstrip('0'),
@@ -240,9 +240,8 @@ class TestPCIAddress:
         | st.from_regex(r'0[0-9a-f]{3,7}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
     )
     def test_canonical_is_what_would_be_written(self, text):
-        assert pci_address.is_canonical(text) == (
-            pci_address.parse(text) is not None
-            and pci_address.canonical(text) == text
+        assert pci.is_address(text) == (
+            pci.parse(text) is not None and pci.canonical(text) == text
         )
 
 

@@ -18,33 +18,30 @@ from os_acc import objects
 from os_acc.cyborg import report
 from os_acc.kernel import libvirt_domains
 from os_acc.kernel import pci
-from os_acc.kernel import pci_address
 from os_acc.spec import changing
 from os_acc.spec import device_spec
 
 VMD = '10000:e1:00.0'
 
-_PARTS = st.tuples(
-    *(st.integers(0, most) for most in pci_address.LARGEST.values())
-)
+_PARTS = st.tuples(*(st.integers(0, most) for most in pci.LARGEST.values()))
 
 
 @given(_PARTS)
 def test_every_address_survives_the_round_trip(parts):
-    text = pci_address.join(*parts)
-    assert pci_address.parse(text) == parts
-    assert pci_address.parse(text.upper()) == parts
+    text = pci.join(*parts)
+    assert pci.parse(text) == parts
+    assert pci.parse(text.upper()) == parts
     assert pci.is_address(text)
     assert objects.PCIHandle(address=text).address == text
     node = 'pci_' + text.replace(':', '_').replace('.', '_')
-    assert pci_address.parse_node_name(node) == parts
+    assert pci.parse_node_name(node) == parts
     assert report.controlled(report.control_path(text)) == text
 
 
 @given(_PARTS)
 def test_every_address_is_read_in_a_domain_of_libvirt(parts):
     """As an argument for QEMU, which need not have the zeros."""
-    text = pci_address.join(*parts)
+    text = pci.join(*parts)
     domain = etree.fromstring(
         '<domain xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">'
         f'<qemu:arg value="vfio-pci,host={text}"/></domain>'
@@ -61,17 +58,17 @@ def test_only_one_module_writes_addresses():
         for path in directory.rglob('*.py')
         if re.search(r'04x(?:\}:\{\w+|:%)(?::?02x)', path.read_text('utf-8'))
     ]
-    assert found == ['pci_address.py']
+    assert found == ['pci.py']
 
 
 @given(_PARTS)
 def test_device_spec_names_the_address_and_no_other(parts):
-    text = pci_address.join(*parts)
+    text = pci.join(*parts)
     changing.check_names({'address': text}, text)
     (spec,) = device_spec.parse(json.dumps({'address': text}))
     assert spec.address.complete == text
     values = text.replace('.', ':').split(':')
-    regexes = dict(zip(pci_address.LARGEST, values, strict=True))
+    regexes = dict(zip(pci.LARGEST, values, strict=True))
     (spec,) = device_spec.parse(json.dumps({'address': regexes}))
     assert spec.address.complete == text
 

@@ -11,7 +11,7 @@ import os_acc
 from os_acc import exception
 from os_acc.availability import proposals
 from os_acc.kernel import pci
-from os_acc.kernel import pci_names
+from os_acc.kernel import pci_scan
 from os_acc.spec import device_spec
 from os_acc.spec import entry as spec_entry
 
@@ -31,7 +31,7 @@ C 03  Display controller
 def here(kernel, tmp_path, monkeypatch):
     path = tmp_path / 'pci.ids'
     path.write_text(IDS)
-    monkeypatch.setattr(pci_names, 'FILES', ['/nowhere', str(path)])
+    monkeypatch.setattr(pci_scan, 'FILES', ['/nowhere', str(path)])
     return kernel
 
 
@@ -140,7 +140,7 @@ def test_names_and_numa_nodes(here):
 
 
 def test_without_pci_ids(here, monkeypatch):
-    monkeypatch.setattr(pci_names, 'FILES', ['/nowhere'])
+    monkeypatch.setattr(pci_scan, 'FILES', ['/nowhere'])
     here.add_function('0000:3b:00.0', '10de:1eb8', 0x030200)
     first = proposed()['0000:3b:00.0'].splitlines()[0]
     assert first == '# 0000:3b:00.0: 10de:1eb8, display controller'

@@ -14,7 +14,7 @@ import pytest
 import os_acc
 from os_acc import exception
 from os_acc.availability import vfio_rules
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import modules
 from os_acc.kernel import pci
 from os_acc.kernel import vfio
@@ -442,8 +442,8 @@ def test_only_a_group_can_be_open_once(here, monkeypatch, name, held):
     def busy(*args: object) -> int:
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
-    file = device_file.DeviceFile(
-        vfio.node(name), device_file.Number('c', 244, 1)
+    file = device_files.DeviceFile(
+        vfio.node(name), device_files.Number('c', 244, 1)
     )
     monkeypatch.setattr(os, 'open', busy)
     assert vfio.is_held(file) is held

@@ -18,7 +18,7 @@ from acc_plug_libvirt import hostdev
 from os_acc import exception
 from os_acc import objects
 from os_acc.kernel import libvirt_domains
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 
 # libvirt keeps aliases with this prefix. It generates all other aliases.
 _USER_ALIAS = 'ua-'
@@ -166,7 +166,7 @@ def _pci_identity(address: etree._Element | None) -> str | None:
         )
     except ValueError:
         return None
-    return f'pci/{pci_address.join(*parts)}'
+    return f'pci/{pci.join(*parts)}'
 
 
 def alias_of(van: objects.VAN) -> str:

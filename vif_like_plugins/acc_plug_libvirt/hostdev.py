@@ -17,7 +17,7 @@ from lxml import etree
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 
 ALIAS = 'ua-acc-'
 
@@ -184,7 +184,7 @@ def _model(handle: objects.MdevHandle, van: objects.VAN) -> str:
 def _add_guest_address(
     hostdev: etree._Element, text: str, van: objects.VAN
 ) -> None:
-    parts = pci_address.parse(text)
+    parts = pci.parse(text)
     # 0000:00:00.0 is the host bridge; libvirt reads it as "no address".
     if parts is None or not any(parts):
         raise exception.InvalidRequest(
@@ -195,7 +195,7 @@ def _add_guest_address(
         )
     address = etree.SubElement(hostdev, 'address')
     address.set('type', 'pci')
-    _set_pci_address(address, pci_address.join(*parts))
+    _set_pci_address(address, pci.join(*parts))
 
 
 def _check_guest_address(
@@ -228,7 +228,7 @@ def _address_in_guest(element: etree._Element) -> str | None:
     address = element.find('address')
     if address is None or address.get('type') != 'pci':
         return None
-    return pci_address.join(
+    return pci.join(
         *(
             int(address.get(name, '0'), 16)
             for name in ('domain', 'bus', 'slot', 'function')
@@ -271,8 +271,8 @@ def _set_pci_address(element: etree._Element, address: str) -> None:
 
 def _canonical(handle: str) -> str:
     """Return a PCI address or mdev UUID in the form that handles use."""
-    parts = pci_address.parse(handle)
-    return pci_address.join(*parts) if parts else handle.lower()
+    parts = pci.parse(handle)
+    return pci.join(*parts) if parts else handle.lower()
 
 
 def _yes_no(value: bool) -> str:

@@ -11,7 +11,6 @@ from os_acc.availability.host_signs import ways
 from os_acc.availability.host_signs.snapshot import Snapshot
 from os_acc.kernel import network
 from os_acc.kernel import pci
-from os_acc.kernel import rdma
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 from os_acc.refusals import host_refusals
@@ -85,20 +84,20 @@ def _below(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _users(host: Snapshot) -> dict[str, Reason]:
-    numbers = rdma.user_contexts()
+    numbers = network.user_contexts()
     return sign.by_function(
         (path, host_refusals.RDMA_USERS.reason(name=name, number=number))
-        for name, path in rdma.places().items()
+        for name, path in network.places().items()
         if (number := numbers.get(name))
     )
 
 
 def untold(host: Snapshot) -> dict[str, str]:
     """By function: an RDMA device whose users the kernel does not show."""
-    numbers = rdma.user_contexts()
+    numbers = network.user_contexts()
     return {
         address: name
-        for name, path in rdma.places().items()
+        for name, path in network.places().items()
         if name not in numbers
         for address in ways.functions_in(path)
     }

@@ -19,7 +19,6 @@ import json
 import logging
 
 from os_acc import exception
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
@@ -77,7 +76,7 @@ class Accelerator:
         return self.own + self.common
 
     @property
-    def numbers(self) -> frozenset[device_file.Number]:
+    def numbers(self) -> frozenset[device_files.Number]:
         """The numbers of the files that no other accelerator has."""
         return frozenset(each.number for each in self.own)
 
@@ -97,7 +96,7 @@ def read(specs: device_spec.Specs) -> list[Accelerator]:
     offering = [
         (entry, _found(entry, look)) for entry in entries if not entry.deny
     ]
-    known: set[device_file.Number] = set()
+    known: set[device_files.Number] = set()
     result = []
     for entry, accelerators in offering:
         for each in accelerators:
@@ -153,7 +152,7 @@ def _function_spec(
 
 def _denied(
     found: Accelerator,
-    by_number: dict[device_file.Number, str],
+    by_number: dict[device_files.Number, str],
     behind: device_spec.Spec | None,
 ) -> str | None:
     """Say which entry denies an accelerator; None if none does."""
@@ -217,7 +216,7 @@ class _Look:
 
     def __init__(self) -> None:
         self._nodes: dict[str, device_files.Node | None] = {}
-        self._places: dict[device_file.Number, file_place.Place] = {}
+        self._places: dict[device_files.Number, file_place.Place] = {}
 
     def all(self, globs: Iterable[str]) -> Iterator[device_files.Node]:
         """The device files that globs name, each number once."""

@@ -19,7 +19,7 @@ from os_acc.availability import host_use
 from os_acc.claims import vans
 from os_acc.kernel import accounts
 from os_acc.kernel import amd_partitions
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
@@ -169,7 +169,7 @@ def _in_the_way(
     those = holders.in_the_way(
         f'{vans.FILE}{found.name}{shares}',
         file_groups.device_of(found),
-        device_file.texts(each.number for each in found.own),
+        device_files.texts(each.number for each in found.own),
         found.spec.shared or 0,
     )
     # If all shares are taken, that is one reason.

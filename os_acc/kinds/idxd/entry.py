@@ -12,7 +12,7 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any
 
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.spec import address as spec_address
 from os_acc.spec import values as spec_values
 
@@ -139,12 +139,12 @@ def read(
 
 
 def _address(value: Any) -> spec_address.Address:
-    parts = pci_address.parse(value) if type(value) is str else None
+    parts = pci.parse(value) if type(value) is str else None
     if parts is None:
         spec_values.refuse(
             'idxd', value, 'the PCI address of one device, dddd:bb:ss.f'
         )
-    return spec_address.Address(pci_address.join(*parts))
+    return spec_address.Address(pci.join(*parts))
 
 
 def of_note(values: object) -> Queues | None:

@@ -15,7 +15,6 @@ import dataclasses
 import os
 import re
 
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
@@ -38,7 +37,7 @@ class Other:
     path: str
 
 
-def files_of(address: str) -> list[device_file.DeviceFile]:
+def files_of(address: str) -> list[device_files.DeviceFile]:
     """The device files of a PCI function, by their numbers.
 
     :returns: with paths in the /dev of this process. Empty if no driver of the
@@ -50,9 +49,9 @@ def files_of(address: str) -> list[device_file.DeviceFile]:
     )
 
 
-def _read(directory: str) -> list[device_file.DeviceFile]:
+def _read(directory: str) -> list[device_files.DeviceFile]:
     found = (
-        device_file.read(_path(name), f'{directory}/{name}')
+        device_files.read(_path(name), f'{directory}/{name}')
         for name in sysfs.folders(directory)
         if _NAME.fullmatch(name)
     )
@@ -78,11 +77,11 @@ def nodes_of(address: str) -> list[device_files.Node]:
 
 
 def shown(
-    files: list[device_file.DeviceFile],
-) -> list[device_file.DeviceFile]:
+    files: list[device_files.DeviceFile],
+) -> list[device_files.DeviceFile]:
     """The same files with their paths in the host's /dev."""
     return [
-        device_file.DeviceFile(device_files.shown(each.path), each.number)
+        device_files.DeviceFile(device_files.shown(each.path), each.number)
         for each in files
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from os_acc.availability import functions as availability
 from os_acc.availability import host_use
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import nvme_of
 from os_acc.kernel import open_files
 from os_acc.kernel import sysfs
@@ -105,7 +105,7 @@ def users_of(
         Meanwhile another open may wait, so none is tried
     """
     files = [
-        device_file.read(f'{sysfs.DEV}/{name}', snapshot.paths[name], 'b')
+        device_files.read(f'{sysfs.DEV}/{name}', snapshot.paths[name], 'b')
         for name in names
     ]
     there = [file for file in files if file is not None]

@@ -19,7 +19,6 @@ from typing import Any
 from os_acc import exception
 from os_acc.claims import reader
 from os_acc.deadlines import waiting
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import mdev
@@ -223,7 +222,7 @@ def _check_cleanable(found: file_groups.Accelerator) -> None:
 
 def _files(
     values: Sequence[Sequence[Any]],
-) -> list[device_file.DeviceFile]:
+) -> list[device_files.DeviceFile]:
     """Check device files that a caller names."""
     if not isinstance(values, list | tuple) or len(values) > _MOST_FILES:
         arguments.refuse('files', values, f'up to {_MOST_FILES} device files')
@@ -234,13 +233,13 @@ def _files(
         path, kind, major, minor = each
         if kind not in ('c', 'b'):
             arguments.refuse('files (type)', kind, "'c' or 'b'")
-        number = device_file.Number(
+        number = device_files.Number(
             kind,
             arguments.whole(major, 'files (major)', _LARGEST_NUMBER),
             arguments.whole(minor, 'files (minor)', _LARGEST_NUMBER),
         )
         found.append(
-            device_file.DeviceFile(device_files.check_path(path), number)
+            device_files.DeviceFile(device_files.check_path(path), number)
         )
     return found
 
@@ -262,7 +261,7 @@ def _found(
 
 
 def _check_same(
-    found: file_groups.Accelerator, seen: Iterable[device_file.DeviceFile]
+    found: file_groups.Accelerator, seen: Iterable[device_files.DeviceFile]
 ) -> None:
     if [each.file for each in found.own] != list(seen):
         raise exception.DeviceBusy(
@@ -305,7 +304,7 @@ def _check_still_free(
 
 
 def _wait_until_closed(
-    name: str, files: Sequence[device_file.DeviceFile], seconds: float
+    name: str, files: Sequence[device_files.DeviceFile], seconds: float
 ) -> None:
     """Wait until no process has the files open."""
     device_users.until_closed(
@@ -333,7 +332,7 @@ def note_values(found: file_groups.Accelerator) -> dict[str, Any]:
     next VAN wants one of them.
     """
     behind = reader.Reader(device_spec.Specs()).files(
-        found.name, device_file.texts(found.numbers)
+        found.name, device_files.texts(found.numbers)
     )
     made: dict[str, Any] = {
         'parent': _parent(found),

@@ -17,7 +17,7 @@ import logging
 
 from os_acc import exception
 from os_acc.kernel import amd_partitions
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import open_files
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
@@ -178,7 +178,7 @@ def _write(card: str, mode: str) -> None:
 
 def _computing() -> list[str]:
     """Say which processes use KFD, on any card."""
-    kfd = device_file.read(f'{sysfs.DEV}/kfd', f'{sysfs.SYS}/class/kfd/kfd')
+    kfd = device_files.read(f'{sysfs.DEV}/kfd', f'{sysfs.SYS}/class/kfd/kfd')
     return [] if kfd is None else open_files.users_of([kfd])
 
 

@@ -18,7 +18,7 @@ import os
 import struct
 
 from os_acc import exception
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import dfl
 
 # DFL_FPGA_FME_PORT_PR is _IO(0xB6, 0x80), though it takes a structure: argsz,
@@ -106,9 +106,9 @@ def _opened(card: dfl.Card) -> Iterator[int]:
     """Open the management engine, if it is the device that sysfs shows."""
     fd = os.open(card.node, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        expected = device_file.read(card.node, card.fme)
+        expected = device_files.read(card.node, card.fme)
         number = os.fstat(fd).st_rdev
-        if expected is None or expected.number != device_file.Number(
+        if expected is None or expected.number != device_files.Number(
             'c', os.major(number), os.minor(number)
         ):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), card.node)

@@ -14,7 +14,6 @@ from typing import Annotated
 from typing import Any
 
 from os_acc import exception
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import idxd
@@ -168,7 +167,7 @@ def is_of(queue: idxd.Queue, van: str) -> bool:
 
 def find(
     name: str,
-) -> tuple[idxd.Queue | None, device_file.DeviceFile | None]:
+) -> tuple[idxd.Queue | None, device_files.DeviceFile | None]:
     """Find a work queue and its device file by its name."""
     address, number = idxd_names.parse(name)
     device = idxd.find(address)
@@ -276,7 +275,7 @@ def vans(function: pci.Function) -> dict[str, str]:
     return found
 
 
-def note_file(name: str, van: str, file: device_file.DeviceFile) -> None:
+def note_file(name: str, van: str, file: device_files.DeviceFile) -> None:
     """Record a device file of a work queue that was enabled for a VAN."""
     known = idxd_files.read(name)
     files = [] if known is None or known.van != van else known.files
@@ -312,20 +311,20 @@ def users(name: str, van: str) -> list[str]:
 
 def _files_of(
     name: str, van: str
-) -> tuple[set[device_file.DeviceFile], dict[str, device_file.Number]]:
+) -> tuple[set[device_files.DeviceFile], dict[str, device_files.Number]]:
     """The device files that a work queue has had for a VAN.
 
     :returns: also the number of each by what /proc/PID/maps shows: its place
         in the host's /dev, or its path, if a container has one of its own
     """
     known = idxd_files.read(name)
-    files: set[device_file.DeviceFile] = set()
-    places: dict[str, device_file.Number] = {}
+    files: set[device_files.DeviceFile] = set()
+    places: dict[str, device_files.Number] = {}
     for path, major, minor, place in (
         known.files if known is not None and known.van == van else ()
     ):
-        number = device_file.Number('c', major, minor)
-        files.add(device_file.DeviceFile(path, number))
+        number = device_files.Number('c', major, minor)
+        files.add(device_files.DeviceFile(path, number))
         places |= {place or path: number, device_files.shown(path): number}
     return files, places
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from os_acc import exception
 from os_acc.deadlines import waiting
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import idxd
 from os_acc.kernel import sysfs
 from os_acc.kinds.idxd import entry as spec_idxd
@@ -177,7 +177,9 @@ def _has_file(address: str, number: int) -> bool:
     now = read(address)
     queue = now.queue(number)
     file = None if queue is None else now.file(queue)
-    return file is not None and device_file.number_of(file.path) == file.number
+    return (
+        file is not None and device_files.number_of(file.path) == file.number
+    )
 
 
 def disable(device: idxd.Device, queue: idxd.Queue, seconds: float) -> None:

@@ -16,7 +16,7 @@ import fcntl
 import os
 import struct
 
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
 
@@ -89,7 +89,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _opened_as(files: list[device_file.DeviceFile]) -> Iterator[int]:
+def _opened_as(files: list[device_files.DeviceFile]) -> Iterator[int]:
     """Open a device file, if it is the device that sysfs shows.
 
     :param files: the first one counts; if there is none, ENXIO is raised
@@ -98,7 +98,7 @@ def _opened_as(files: list[device_file.DeviceFile]) -> Iterator[int]:
         raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
     with _opened(files[0].path) as fd:
         number = os.fstat(fd).st_rdev
-        if files[0].number != device_file.Number(
+        if files[0].number != device_files.Number(
             'c', os.major(number), os.minor(number)
         ):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))

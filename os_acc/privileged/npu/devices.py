@@ -20,7 +20,6 @@ from typing import Any
 from os_acc import exception
 from os_acc.claims import holder
 from os_acc.deadlines import waiting
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
 from os_acc.kernel import open_files
@@ -351,7 +350,7 @@ def settings_of(function: pci.Function) -> npu_entry.Npu | None:
 def note(
     function: pci.Function,
     settings: npu_entry.Npu,
-    files: Iterable[device_file.DeviceFile],
+    files: Iterable[device_files.DeviceFile],
 ) -> None:
     """Note that a VAN has an NPU."""
     places = [file_place.of(each.number).name for each in files]

@@ -14,7 +14,6 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import file as bitstream_file
 from os_acc.bitstreams import options
 from os_acc.bitstreams import reference as bitstream_reference
@@ -142,10 +141,10 @@ def _local(path: str) -> Iterator[Bitstream]:
             )
             with beside as (_, text):
                 words = text.read(4096).decode(errors='replace').split()
-            wanted = checksums.Checksum.parse(
+            wanted = bitstream_reference.Checksum.parse(
                 'sha256', (words or [''])[0], path
             )
-            digest = checksums.verify(file, wanted, path, most)
+            digest = bitstream_reference.verify(file, wanted, path, most)
         else:
             # The directory belongs to the operator: no checksum is required.
             digest = bitstream_file.of_file(file, path, most)['sha256']

@@ -22,8 +22,8 @@ from typing import BinaryIO
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
+from os_acc.bitstreams import reference as checksums
 from os_acc.state import files as state_files
 from os_acc.state import sharing
 

@@ -20,8 +20,8 @@ from typing import Any
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
+from os_acc.bitstreams import reference as checksums
 from os_acc.programming.bitstreams import download
 from os_acc.programming.bitstreams import signature
 from os_acc.programming.bitstreams import web

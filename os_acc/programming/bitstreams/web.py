@@ -26,7 +26,6 @@ import urllib.request
 from oslo_config import cfg
 
 from os_acc import exception
-from os_acc.bitstreams import checksum as checksums
 from os_acc.bitstreams import options
 from os_acc.bitstreams import reference as bitstream_reference
 from os_acc.programming.bitstreams import download
@@ -71,7 +70,7 @@ class Source:
         self._etag: str | None = None
         self._opener = _opener()
 
-    def checksum(self) -> checksums.Checksum:
+    def checksum(self) -> bitstream_reference.Checksum:
         """Read the checksum from the URL, or from the file beside it."""
         if self._reference.checksum is not None:
             return self._reference.checksum
@@ -83,7 +82,7 @@ class Source:
                 f'file {options.SIDECAR} beside it ({exception.describe(err)})'
             ) from err
         value = (text.split() or [''])[0]
-        return checksums.Checksum.parse('sha256', value, self.label)
+        return bitstream_reference.Checksum.parse('sha256', value, self.label)
 
     def signature(self) -> None:
         """Return None: only images have signatures."""

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from os_acc import exception
 from os_acc import objects
-from os_acc.kernel import pci_address
+from os_acc.kernel import pci
 from os_acc.texts import forms
 
 # Cyborg's attach handle types, cyborg/common/constants.py.
@@ -286,9 +286,7 @@ def _address(cyborg_driver: str, field: str, info: Mapping[str, Any]) -> str:
     """Make a PCI address from its parts, hex numbers without a prefix."""
     try:
         domain, bus, slot, function = (int(info[key], 16) for key in _KEYS)
-        made = objects.PCIHandle(
-            address=pci_address.join(domain, bus, slot, function)
-        )
+        made = objects.PCIHandle(address=pci.join(domain, bus, slot, function))
     except (KeyError, TypeError, ValueError):
         _refuse(
             cyborg_driver, field, info, f'the parts of a PCI address: {_KEYS}'

@@ -24,7 +24,7 @@ from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import sysfs
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.kinds.devfile import rules as file_availability
@@ -153,7 +153,7 @@ def is_intact(van: objects.VAN, specs: device_spec.Specs) -> bool:
 
 
 def _users(
-    found: Sequence[device_file.DeviceFile],
+    found: Sequence[device_files.DeviceFile],
 ) -> Sequence[str]:
     from os_acc.privileged.devfile import device_files as privileged
 

@@ -22,7 +22,6 @@ from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import pci_functions
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
@@ -178,14 +177,14 @@ class IdxdDriver(base.OneHandleDriver):
         path, major, minor = privileged.enable(
             address, number, van.uuid, CONF.os_acc.device_timeout
         )
-        file = device_file.DeviceFile(
-            str(path), device_file.Number('c', int(major), int(minor))
+        file = device_files.DeviceFile(
+            str(path), device_files.Number('c', int(major), int(minor))
         )
         name = idxd_names.name_of(address, number)
         allocation.check(
             availability.Obstacle.of(f'device file {path}', each.reason)
             for each in allocation.holders(self, van).in_the_way(
-                f'file/{name}', address, device_file.texts([file.number])
+                f'file/{name}', address, device_files.texts([file.number])
             )
             if each.relation is meeting.Relation.NUMBER
         )
@@ -211,9 +210,9 @@ class IdxdDriver(base.OneHandleDriver):
         shown = device_files.shown(file.path)
         return (
             given_files.own_files(van)
-            == [device_file.DeviceFile(shown, file.number)]
+            == [device_files.DeviceFile(shown, file.number)]
             and queue.label == idxd_names.label_of(van.uuid)
-            and device_file.number_of(file.path) == file.number
+            and device_files.number_of(file.path) == file.number
         )
 
     def undo(self, van: objects.VAN) -> None:

@@ -16,7 +16,6 @@ from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
-from os_acc.kernel import device_file
 from os_acc.kernel import device_files
 from os_acc.kernel import idxd
 from os_acc.kernel import pci
@@ -121,7 +120,7 @@ def _files(found: idxd.Device | None, number: int) -> list[objects.DeviceFile]:
     if file is None:
         return []
     path = device_files.shown(file.path)
-    return given_files.described([device_file.DeviceFile(path, file.number)])
+    return given_files.described([device_files.DeviceFile(path, file.number)])
 
 
 def _common(

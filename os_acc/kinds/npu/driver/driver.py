@@ -25,7 +25,7 @@ from os_acc.drivers import choosing
 from os_acc.drivers import given_files
 from os_acc.drivers import inventory
 from os_acc.drivers import pci_functions
-from os_acc.kernel import device_file
+from os_acc.kernel import device_files
 from os_acc.kernel import pci
 from os_acc.kinds.npu import entry as npu_entry
 from os_acc.kinds.npu import facts as npu_facts
@@ -265,7 +265,7 @@ def _device(
 
 
 def _handle(
-    address: str, files: Iterable[device_file.DeviceFile]
+    address: str, files: Iterable[device_files.DeviceFile]
 ) -> objects.DeviceFileHandle:
     """The attach handle of an NPU.
 

@@ -36,7 +36,6 @@ from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vgpu
 from os_acc.kernel import vgpu_cards
-from os_acc.kernel import vgpu_config
 from os_acc.kinds.pci.driver import release as pci_release
 from os_acc.kinds.vgpu import rules as vgpu_availability
 from os_acc.kinds.vgpu.driver import report as vgpu_report
@@ -154,7 +153,7 @@ class NvidiaVGPUDriver(base.OneHandleDriver):
         now = vgpu.current(address)
         return {
             'vgpu type': now or None,
-            'vgpu type name': vgpu_config.load().names.get(now or 0),
+            'vgpu type name': vgpu_cards.load().names.get(now or 0),
             'vgpu types possible': [
                 f'{number} ({name})'
                 for number, name in vgpu.creatable(address).items()
