@@ -38,7 +38,7 @@ def find(
     """A step for each function of the document."""
     if not document.functions:
         return
-    found, complete = regions.devices_of(host)
+    found, missing = regions.devices_of(host)
     devices = {each.address: each for each in found}
     named: dict[tuple[str, str], documents.Function] = {}
     for wanted in document.functions:
@@ -46,7 +46,7 @@ def find(
         key = place.of(device, wanted.region) if device else (wanted.label, '')
         first = named.setdefault(key, wanted)
         if forms.same_function(first.function, wanted.function):
-            fault = _fault(device, wanted.region, complete)
+            fault = _fault(device, wanted.region, missing is None)
             yield _step(host, wanted, device, fault, callback)
         else:
             yield _contradiction(wanted, device, first)

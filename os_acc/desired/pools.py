@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import contextlib
 import dataclasses
 import datetime
+import logging
 
 from os_acc import exception
 from os_acc import host as host_module
@@ -30,6 +31,8 @@ from os_acc.journal import programs
 from os_acc.objects import report as results
 from os_acc.operations import device_programming
 from os_acc.texts import forms
+
+LOG = logging.getLogger(__name__)
 
 PART = 'pools'
 
@@ -145,9 +148,11 @@ def _next(
     if not document.pools:
         return None
     now = now or datetime.datetime.now(datetime.UTC)
-    devices, complete = regions.devices_of(host)
-    if not complete:
-        return None  # a device that is not seen may hold what a pool wants
+    devices, missing = regions.devices_of(host)
+    if missing is not None:
+        # A device that is not seen may hold what a pool wants.
+        LOG.warning('Pools wait until all devices are seen: %s', missing)
+        return None
     found = regions.find(host, document, devices, now)
     return filling.find(
         [

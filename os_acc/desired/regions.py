@@ -29,12 +29,14 @@ REST = 300
 _USED = (device_objects.USED, device_objects.HOST)
 
 
-def devices_of(host: host_module.Host) -> tuple[list[objects.Device], bool]:
-    """The devices of this host, and whether these are all."""
+def devices_of(
+    host: host_module.Host,
+) -> tuple[list[objects.Device], str | None]:
+    """The devices of this host, and why others may be missing; None: none."""
     try:
-        return discovery.devices(host), True
+        return discovery.devices(host), None
     except exception.DiscoveryFailed as err:
-        return list(err.devices), False
+        return list(err.devices), exception.describe(err)
 
 
 def find(

@@ -108,7 +108,7 @@ def test_the_minimum_is_programmed(host):
     assert host.states() == [(2, 1, 3)]
 
 
-def test_a_pool_waits_until_all_devices_are_seen(host, monkeypatch):
+def test_a_pool_waits_until_all_devices_are_seen(host, monkeypatch, caplog):
     """The region that holds its function may be one that is not seen."""
     host.hold('aes', '', '', '')
     host.apply({'function': 'aes', 'max': 1})
@@ -122,6 +122,7 @@ def test_a_pool_waits_until_all_devices_are_seen(host, monkeypatch):
         patch.setattr(discovery, 'devices', fail)
         assert host.keep() == []
     assert host.inside() == ['aes', '', '', '']
+    assert 'Pools wait until all devices are seen' in caplog.text
 
 
 def test_a_region_whose_lock_another_process_holds(host, monkeypatch):
