@@ -14,17 +14,22 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import functools
 import json
 import os
 import sqlite3
 import time
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import TypeVar
 
 from os_acc import exception
 from os_acc.state import files as state_files
 from os_acc.state import sharing
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # Seconds between two attempts: at first, and at most.
 _FIRST_PAUSE = 0.001
@@ -38,6 +43,7 @@ _MODE_TIMEOUT = 1.0
 _LITTLE = 64 * 1024
 
 _R = TypeVar('_R')
+_Record = TypeVar('_Record', bound='DataclassInstance')
 
 #: The identity of a file: device number and inode. It survives a rename.
 Identity = tuple[int, int]
@@ -116,11 +122,15 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def read_all(
-    db: sqlite3.Connection, table: str, cls: type[_R], order: str
-) -> list[_R]:
-    """Read a table whose columns are the fields of a dataclass."""
-    rows = execute(db, f'SELECT * FROM {table} ORDER BY {order}')
-    return [cls(**dict(row)) for row in rows]
+    db: sqlite3.Connection, table: str, cls: type[_Record], order: str
+) -> list[_Record]:
+    """Read a table that has the fields of a dataclass as columns.
+
+    A newer os-acc may have added columns while this process runs.
+    """
+    names = ', '.join(each.name for each in dataclasses.fields(cls))
+    rows = execute(db, f'SELECT {names} FROM {table} ORDER BY {order}')
+    return [cls(*row) for row in rows]
 
 
 def put(

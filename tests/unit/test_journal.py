@@ -149,6 +149,17 @@ def test_commits_are_on_the_disk_when_they_return(opened):
         assert db.execute('PRAGMA synchronous').fetchone()[0] == 2
 
 
+def test_a_newer_os_acc_adds_columns_while_this_one_runs(opened):
+    opened.save_unhealthy(
+        health.Health('0000:3b:00.0', 'test', 'it failed', '', '2026-01-01')
+    )
+    before = opened.unhealthy()
+    with raw(opened.path) as db:
+        db.execute('ALTER TABLE health ADD COLUMN severity TEXT')
+    assert opened.unhealthy() == before
+    assert len(before) == 1
+
+
 def test_state_path_may_have_any_name(tmp_path):
     directory = str(tmp_path / 'a?b#c%20d e' / 'state')
     entries = fill(directory)
