@@ -252,6 +252,19 @@ def test_a_file_of_a_mediated_device_that_is_gone(monkeypatch):
     assert found == {nodes.function(OfMdev(), VF)}
 
 
+class Slots(Host):
+    def slot(self, index):
+        return facts.Slot(None, True)
+
+
+def test_slots_without_a_bus_do_not_move_together():
+    one, other = (
+        of_handle.holding(facts.Row(f'drc/{n}', n, n, n), Slots())
+        for n in ('21010001', '21010002')
+    )
+    assert not list(conflict.conflicts(one, [other]))
+
+
 # --- Who has something
 
 
