@@ -161,5 +161,5 @@ def _named(
     numbers = device_file.texts(each.number for each in files)
     paths = [each.path for each in files]
     # Other drivers, and earlier versions, note no names.
-    known = names or [''] * len(files)
+    known = names if len(names) == len(files) else [''] * len(files)
     return tuple(zip(numbers, paths, known, strict=True))
