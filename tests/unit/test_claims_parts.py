@@ -252,6 +252,40 @@ def test_a_file_of_a_mediated_device_that_is_gone(monkeypatch):
     assert found == {nodes.function(OfMdev(), VF)}
 
 
+class Slots(Host):
+    """I/O slots of Power, by the first letter of the name."""
+
+    def slot(self, index):
+        return {
+            'n': facts.Slot(None, True),
+            'g': facts.Slot('bus', True),
+            'a': facts.Slot('bus', False),
+        }.get(index[0])
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'held', 'device', 'together'),
+    [
+        ('g1', 'g2', 'g2', True),
+        ('g1', 'a2', 'a2', True),
+        ('a1', 'a2', 'a2', False),
+        # It is only requested.
+        ('g1', 'g2', None, False),
+        ('no bus 1', 'no bus 2', 'no bus 2', False),
+        ('unknown 1', 'unknown 2', 'unknown 2', False),
+    ],
+)
+def test_slots_that_move_together(wanted, held, device, together):
+    one = of_handle.holding(
+        facts.Row(f'drc/{wanted}', wanted, 'a', 'a'), Slots()
+    )
+    other = of_handle.holding(
+        facts.Row(f'drc/{held}', device, 'b', 'b'), Slots()
+    )
+    found = {each.node for each in conflict.conflicts(one, [other])}
+    assert found == ({nodes.bus_group('bus')} if together else set())
+
+
 # --- Who has something
 
 
@@ -377,3 +411,18 @@ def test_a_function_whose_ids_cannot_be_read(here, caplog):
 def test_a_device_that_has_left_the_bus_is_not_set_up(here):
     """A VAN that has a work queue of it is no reason to fail for others."""
     assert not reader.Reader(device_spec.Specs()).is_set_up('0000:6a:01.0')
+
+
+def test_a_file_of_a_group_with_a_function_and_a_mediated_device(
+    here, monkeypatch
+):
+    files = device_nodes.Nodes(here)
+    files.install(monkeypatch)
+    group = here.group_of(CARD)
+    members = here.sys / f'kernel/iommu_groups/{group}/devices'
+    (members / UUID).symlink_to(here.sys / 'devices')
+    (here.root / f'dev/vfio/{group}').unlink(missing_ok=True)
+    files.add(f'vfio/{group}', 'c 244:1', f'virtual/vfio/{group}', 'vfio')
+    known = reader.Reader(device_spec.Specs())
+    found = known.files(f'{CARD}+vfio', ('c 244:1',))
+    assert (found.functions, found.mdevs) == ((CARD,), (UUID,))

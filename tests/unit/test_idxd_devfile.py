@@ -153,6 +153,21 @@ def test_a_work_queue_whose_file_comes_with_that_of_another(dsa, kernel):
     assert states('idxd')[f'file/{DSA}-wq2'][0] == 'used'
 
 
+def test_a_queue_of_a_lost_van_that_comes_with_another_file(dsa, kernel):
+    plug(queue(0))
+    by_hand(kernel, 1, f'os-acc-{uuid.uuid4()}')
+    there = kernel.file(DSA, 'misc/acc0')
+    there.mkdir(parents=True)
+    (there / 'dev').write_text('250:0\n')
+    (kernel.sys / 'dev/char/250:0').symlink_to(there.resolve())
+    kernel.write_file('dev/dsa/acc0', '')
+    kernel.write_file('dev/number/acc0', 'c 250:0')
+    entry = {'devices': '/dev/dsa/acc0', 'with': '/dev/dsa/wq0.1'}
+    devices.spec(QUEUES, {**entry, 'resource_class': 'CUSTOM_FILE'})
+    text = str(devices.refused(devices.wanted('CUSTOM_FILE')))
+    assert dsa.queues[1].name.removeprefix('os-acc-') in text
+
+
 def test_a_device_that_others_have_enabled(dsa, kernel):
     """That a VAN has a file of it does not make it a device of os-acc."""
     device = kernel.pci / 'devices' / DSA / 'dsa0'

@@ -87,6 +87,18 @@ def test_an_unhealthy_card(card, here):
     assert os_acc.unplug(instance) == 1
 
 
+def test_after_a_reboot_a_van_keeps_its_vgpu_of_an_unhealthy_card(card):
+    os_acc.plug(devices.instance(), [devices.pci(VF)])
+    journal = os_acc._get().journal
+    health.mark(journal, PF, health_rows.GONE, 'it does not answer')
+    card.reboot()
+    card.sriov_manage()
+    os_acc.initialize(reset=True)
+    (van,) = os_acc.get_vans()
+    assert (van.state, van.error) == ('plugged', None)
+    assert card.kind_of(VF) == 558
+
+
 def test_an_unhealthy_card_without_vans(card, here):
     journal = os_acc._get().journal
     health.mark(journal, PF, health_rows.GONE, 'it does not answer')

@@ -171,6 +171,15 @@ def test_vfs_of_the_denylist_are_not_even_made(here):
     taken(here, '0000:0a:00.1')
 
 
+def test_vfs_that_get_a_variant_driver(here):
+    here.add_function(DENIED, '8086:37c8', 0x0B4000, 'qat', totalvfs=4)
+    path = here.pci / 'devices' / DENIED / 'sriov_vf_device'
+    path.write_text('37c9\n')
+    entry = {'address': DENIED, 'num_vfs': 2, 'vfio_driver': 'mlx5_vfio_pci'}
+    devices.spec(entry)
+    assert free(DENIED) == 2
+
+
 def test_vfs_with_the_product_id_of_their_pf(here):
     """Kernels before 4.13 do not show the one of the VFs."""
     here.add_function(DENIED, '8086:37c9', 0x0B4000, 'qat', totalvfs=4)
