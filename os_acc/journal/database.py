@@ -20,16 +20,12 @@ import json
 import os
 import sqlite3
 import time
-from typing import TYPE_CHECKING
 from typing import Any
 from typing import TypeVar
 
 from os_acc import exception
 from os_acc.state import files as state_files
 from os_acc.state import sharing
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 # Seconds between two attempts: at first, and at most.
 _FIRST_PAUSE = 0.001
@@ -43,7 +39,6 @@ _MODE_TIMEOUT = 1.0
 _LITTLE = 64 * 1024
 
 _R = TypeVar('_R')
-_Record = TypeVar('_Record', bound='DataclassInstance')
 
 #: The identity of a file: device number and inode. It survives a rename.
 Identity = tuple[int, int]
@@ -122,13 +117,14 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 def read_all(
-    db: sqlite3.Connection, table: str, cls: type[_Record], order: str
-) -> list[_Record]:
+    db: sqlite3.Connection, table: str, cls: type[_R], order: str
+) -> list[_R]:
     """Read a table that has the fields of a dataclass as columns.
 
     A newer os-acc may have added columns while this process runs.
     """
-    names = ', '.join(each.name for each in dataclasses.fields(cls))
+    record: Any = cls
+    names = ', '.join(each.name for each in dataclasses.fields(record))
     rows = execute(db, f'SELECT {names} FROM {table} ORDER BY {order}')
     return [cls(*row) for row in rows]
 
