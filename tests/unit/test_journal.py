@@ -149,6 +149,16 @@ def test_commits_are_on_the_disk_when_they_return(opened):
         assert db.execute('PRAGMA synchronous').fetchone()[0] == 2
 
 
+def test_a_damaged_journal_is_read_table_by_table(opened):
+    """A table that TABLES lacks would be lost."""
+    with raw(opened.path) as db:
+        found = db.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+            " AND name NOT LIKE 'sqlite_%'"
+        )
+        assert {name for (name,) in found} == set(schema.TABLES)
+
+
 def test_a_newer_os_acc_adds_columns_while_this_one_runs(opened):
     opened.save_unhealthy(
         health.Health('0000:3b:00.0', 'test', 'it failed', '', '2026-01-01')

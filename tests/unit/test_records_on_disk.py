@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 
@@ -201,3 +202,18 @@ def test_a_damaged_record(here, text):
     said = str(caught.value)
     assert f'the record {path} cannot be read (' in said
     assert 'or written by another version of os-acc' in said
+
+
+def test_each_record_has_its_text_here():
+    """A new one is forgotten otherwise, and may change between releases."""
+    package = pathlib.Path(os_acc.__file__).parent / 'privileged'
+    made = [
+        name
+        for path in package.rglob('*.py')
+        for name in re.findall(
+            r"^\w+ = (?:undo_log\.)?Records\('([\w-]+)'",
+            path.read_text(),
+            re.MULTILINE,
+        )
+    ]
+    assert set(made) == {kind for _, _, kind, _ in RECORDS}
