@@ -187,6 +187,23 @@ def to_holder(row: sqlite3.Row) -> Holder:
     return Holder(**_holder_values(row))
 
 
+def holders(path: str, rows: list[sqlite3.Row]) -> list[Holder]:
+    """Read who has what.
+
+    :raises JournalError: if a handle or a device is no text, because nobody
+        knows then what the VAN has
+    """
+    for row in rows:
+        for name in ('handle', 'device'):
+            if not isinstance(row[name], str | None):
+                raise database.error(
+                    path,
+                    f'VAN {row["uuid"]} of instance {row["instance_uuid"]} '
+                    f'cannot be read: its {name} is damaged',
+                )
+    return [to_holder(row) for row in rows]
+
+
 def readable(
     rows: list[sqlite3.Row], decode: Callable[[sqlite3.Row], _R]
 ) -> list[_R]:

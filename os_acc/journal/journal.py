@@ -80,8 +80,10 @@ class Journal(device_records.DeviceRecords):
         """
         if device is None:
             where = 'handle IS NOT NULL OR device IS NOT NULL'
-            return self._select(lambda db: _holders(db, where))
-        return self._select(lambda db: _holders(db, 'device = ?', device))
+            found = self._select(lambda db: _holders(db, where))
+        else:
+            found = self._select(lambda db: _holders(db, 'device = ?', device))
+        return codec.holders(self.path, found)
 
     def requests_of(
         self, instance_uuid: str
@@ -338,9 +340,8 @@ class Journal(device_records.DeviceRecords):
 
 def _holders(
     db: sqlite3.Connection, where: str, *values: str
-) -> list[codec.Holder]:
-    found = rows.select(db, where, *values, columns=codec.HOLDER_COLUMNS)
-    return [codec.to_holder(row) for row in found]
+) -> list[sqlite3.Row]:
+    return rows.select(db, where, *values, columns=codec.HOLDER_COLUMNS)
 
 
 def _key(van: objects.VAN) -> rows.VanKey:

@@ -114,6 +114,19 @@ def test_an_instance_that_is_no_text(run, value):
     held.close()
 
 
+@pytest.mark.parametrize('name', ['handle', 'device'])
+def test_a_handle_that_is_no_text(run, name):
+    """Nobody knows what the VAN has: no device is given out or reported."""
+    with sqlite3.connect(opened(run).path) as db:
+        db.execute(f"UPDATE van SET {name} = X'00' WHERE uuid = ?", [VANS[0]])
+    text = f'VAN {VANS[0]} of instance {INSTANCE} cannot be read: its {name}'
+    listed = run('device', 'list')
+    assert (listed.code, text in listed.err) == (1, True)
+    with pytest.raises(exception.JournalError, match=text):
+        opened(run).handles()
+    assert VANS[0] in run.fine('van', 'list', '-f', 'json').out
+
+
 def test_van_list(run, unreadable):
     rows = run.fine('van', 'list', '-f', 'json').json
     (row,) = [row for row in rows if row['uuid'] == VANS[0]]
