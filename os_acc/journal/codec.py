@@ -255,13 +255,18 @@ def read(
 
 def _holder_values(row: sqlite3.Row) -> dict[str, Any]:
     return {
-        'handle': row['handle'],
-        'device': row['device'],
+        'handle': _as_text(row['handle']),
+        'device': _as_text(row['device']),
         'van_uuid': row['uuid'],
         'instance_uuid': row['instance_uuid'],
         'state': row['state'],
         'called': rows_module.called(row),
     }
+
+
+def _as_text(value: Any) -> str | None:
+    """A column of text; of a damaged one, what Python calls its value."""
+    return value if isinstance(value, str | None) else repr(value)
 
 
 def _text(obj_primitive: dict[str, Any]) -> str:
