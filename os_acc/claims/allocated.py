@@ -56,6 +56,7 @@ class Holders(vans.Vans):
     :param set_up: lists the functions whose work queues os-acc apply sets up;
         called once, if needed
     :param many: whether many devices will be asked for: see taken
+    :param slots: the I/O slots of Power, by their DRC indexes
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Holders(vans.Vans):
         specs: Callable[[], device_spec.Specs] = device_spec.Specs,
         set_up: Callable[[], Iterable[str]] = tuple,
         many: bool = False,
+        slots: Mapping[str, facts.Slot] | None = None,
     ) -> None:
         super().__init__()
         self.unhealthy = unhealthy or self.unhealthy
@@ -81,7 +83,7 @@ class Holders(vans.Vans):
         with_handles = [each for each in holders if each.handle is not None]
         self._taken = Taken(
             lambda: _rows(with_handles, files()),
-            lambda: reader.Reader(specs(), self.is_programmed),
+            lambda: reader.Reader(specs(), self.is_programmed, slots),
             many,
         )
         for each in with_handles:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 
@@ -16,6 +17,7 @@ from os_acc import health
 from os_acc import objects
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
+from os_acc.claims import facts
 from os_acc.drivers import given_files
 from os_acc.journal import health as health_rows
 from os_acc.kernel import chip
@@ -29,11 +31,14 @@ CONF = cfg.CONF
 
 
 def holders(
-    driver: driver_base.DriverBase, van: objects.VAN | None = None
+    driver: driver_base.DriverBase,
+    van: objects.VAN | None = None,
+    slots: Mapping[str, facts.Slot] | None = None,
 ) -> allocated.Holders:
     """The VANs of this host that have or request handles, by the journal.
 
     :param van: the VAN that wants something; None: any
+    :param slots: as allocated.Holders
     """
     rows = driver.handles()
     found = allocated.Holders(
@@ -48,6 +53,7 @@ def holders(
         _specs,
         lambda: driver.journal.devices_of('work_queues'),
         many=van is None,
+        slots=slots,
     )
     if van is None:
         return found

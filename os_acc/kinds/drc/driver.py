@@ -10,6 +10,7 @@ its bus group.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from os_acc import objects
 from os_acc import powervm
 from os_acc.availability import functions as availability
 from os_acc.claims import allocated
+from os_acc.claims import facts
 from os_acc.drivers import allocation
 from os_acc.drivers import choosing
 from os_acc.drivers import inventory as device_inventory
@@ -60,7 +62,8 @@ class DRCDriver(driver.DriverBase):
     def get_devices(self) -> list[objects.Device]:
         if not self.config.discover:
             return []
-        slots, holders = inventory.read(), allocation.holders(self)
+        slots = inventory.read()
+        holders = _holders(self, slots)
         return choosing.report(
             self,
             slots,
@@ -76,10 +79,9 @@ class DRCDriver(driver.DriverBase):
         slots: Mapping[str, inventory.Slot],
         holders: allocated.Holders,
     ) -> objects.Device:
-        obstacles = []
+        obstacles = list(_obstacles(slot, holders))
         try:
             inventory.check(slot, slots.values(), None)
-            _check_group(slot, slots, holders, None)
         except exception.DeviceBusy as err:
             category = availability.Category.OPEN
             obstacles.append(
@@ -197,14 +199,8 @@ class DRCDriver(driver.DriverBase):
         inventory.check(slot, slots.values(), lpar)
         allocation.check_healthy(self, van, slot.address)
         with self.lock(_lock_name(slot)):
-            holders = allocation.holders(self)
-            for holder in holders.on(slot.address):
-                if holder.van_uuid != van.uuid:
-                    raise exception.DeviceBusy(
-                        device=f'slot {slot.address}',
-                        holder=f'instance {holder.called}',
-                    )
-            _check_group(slot, slots, holders, van.instance_uuid)
+            holders = _holders(self, slots, van)
+            allocation.check(_obstacles(slot, holders))
             van.handle, van.device = slot.handle, slot.address
             # Saved while the lock is held, so that the next request sees that
             # the slot is in use.
@@ -216,24 +212,31 @@ def _lock_name(slot: inventory.Slot) -> str:
     return slot.address if slot.bus is None else f'bus-group-{slot.bus}'
 
 
-def _check_group(
-    slot: inventory.Slot,
+def _holders(
+    asking: driver.DriverBase,
     slots: Mapping[str, inventory.Slot],
-    holders: allocated.Holders,
-    instance_uuid: str | None,
-) -> None:
-    """Check that no other instance has a slot of the same bus group.
+    van: objects.VAN | None = None,
+) -> allocated.Holders:
+    """The VANs of this host, and which slots must be in one partition."""
+    return allocation.holders(
+        asking,
+        van,
+        {
+            each.address: facts.Slot(
+                each.bus, bool(each.handle.bus_grp_required)
+            )
+            for each in slots.values()
+        },
+    )
+
+
+def _obstacles(
+    slot: inventory.Slot, holders: allocated.Holders
+) -> Iterator[availability.Obstacle]:
+    """Say which VANs have the slot, or another one of its bus group.
 
     No LPAR shows a slot that was plugged cold until the caller has built the
     LPAR, so the inventory alone is not enough.
-
-    :param instance_uuid: the instance that may have such slots; None: none
-        may
     """
-    for other in inventory.group(slot, slots.values()):
-        for holder in holders.on(other.address):
-            if holder.instance_uuid != instance_uuid:
-                raise exception.DeviceBusy(
-                    device=f'bus group {slot.bus} of slot {slot.address}',
-                    holder=f'instance {holder.called} (slot {other.address})',
-                )
+    for met in holders.in_the_way(slot.handle.identity, slot.address):
+        yield availability.Obstacle.of(f'slot {slot.address}', met.reason)
