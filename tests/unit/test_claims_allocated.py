@@ -49,6 +49,13 @@ def test_who_has_a_function():
     assert not allocated.Holders([pf]).of_others('a')
 
 
+def test_an_instance_is_named_as_the_journal_calls_it():
+    known = allocated.Holders([Van(f'pci/{PF}', PF, 'a', 'i', 'host:ovs')])
+    taker = allocated.Taker('b', 'other')
+    (met,) = known.asked_by(taker).in_the_way(f'pci/{PF}', PF)
+    assert 'instance host:ovs has' in met.reason.text
+
+
 def test_who_only_asks_for_a_function_comes_last():
     asks = Van(f'pci/{PF}', None, 'a')
     file = Van(f'file/{PF}+drm+card', PF, 'b')

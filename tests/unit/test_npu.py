@@ -600,6 +600,17 @@ def test_after_a_reboot_it_has_another_number(npu, monkeypatch):
     assert os_acc.unplug(instance) == 1
 
 
+def test_after_a_reboot_it_is_unhealthy(npu, monkeypatch):
+    """The VAN keeps what it has."""
+    instance, _ = plug()
+    failed(npu)
+    boots(monkeypatch, npu)
+    (van,) = os_acc.get_vans(instance)
+    assert (van.state, van.error) == ('plugged', None)
+    assert npu.of(NPU) == (1001, 1002, 0o600)
+    assert os_acc.unplug(instance) == 1
+
+
 def test_after_a_reboot_its_entry_is_gone(npu, monkeypatch):
     instance, _ = plug()
     devices.spec()
