@@ -109,9 +109,15 @@ def read(journal: journal_module.Journal) -> list[Reserved]:
         ) from err
 
 
-def used(journal: journal_module.Journal) -> list[Reserved]:
-    """Return the devices of one_time_use that an instance has had."""
-    return [
+def for_vans(journal: journal_module.Journal) -> list[Reserved]:
+    """Return what counts before a VAN is given a device.
+
+    That is what read() returns, and the devices of one_time_use that an
+    instance has had.
+
+    :raises InvalidRequest: as read()
+    """
+    return read(journal) + [
         Reserved(each.address, used=each.reason)
         for each in journal.reservations()
     ]
@@ -144,7 +150,7 @@ def check(
 ) -> None:
     """Check that a request of an instance may have a device.
 
-    :param reservations: as read() and used(); a plug reads them once
+    :param reservations: as for_vans(); a plug reads them once
     :raises DeviceBusy: if it is reserved for others
     """
     for each in reservations:

@@ -70,7 +70,7 @@ class Steps:
     @functools.cached_property
     def _reserved(self) -> list[reserved.Reserved]:
         """What is reserved, read once for all VANs of a call."""
-        return reserved.read(self._journal) + reserved.used(self._journal)
+        return reserved.for_vans(self._journal)
 
     def recorded_by(self, record: recorder.Recorder) -> Steps:
         """Return the same steps, recorded by another recorder."""

@@ -387,7 +387,7 @@ def what_is(
 
 def _of_usb(place: file_place.Place) -> str | None:
     """What a USB device is that the host needs: see drivers/hid/usbhid."""
-    if place.subsystem != 'usb':
+    if place.subsystem != 'usb' or place.directory is None:
         return None
     if sysfs.read(f'{place.directory}/bDeviceClass') == _HUB:
         return 'a USB hub, with all devices behind it'

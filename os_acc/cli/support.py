@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Callable
 import contextlib
 import dataclasses
+import functools
 from importlib import metadata
 import io
 import json
@@ -258,7 +259,7 @@ def _configuration() -> dict[str, Any]:
     return {
         'values': values,
         'files': {
-            path: _guarded(lambda path=path: _file(path, known))  # type: ignore[misc]
+            path: _guarded(functools.partial(_file, path, known))
             for path in os_acc.CONF.config_file or ()
         },
     }

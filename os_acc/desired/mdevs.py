@@ -41,7 +41,7 @@ def find(
     document: documents.Document,
     before: rows.Desired | None,
 ) -> Iterator[steps.Step]:
-    """A step for each device of the document, and of the one before."""
+    """A step for each device that this or the earlier document names."""
     wanted, earlier, done = ahead.compare(PART, document, before)
     # First what goes: it may take the room of what comes.
     gone = [name for name in earlier if name not in wanted]

@@ -98,7 +98,7 @@ def check_aborted(answer: Mapping[str, Any]) -> None:
 
 
 def error(found: Any, called: str) -> exception.TargetError:
-    """Make the error that the target has answered."""
+    """Make an error of what the target has answered."""
     read = found if isinstance(found, Mapping) else {}
     name, text = read.get('class'), read.get('text')
     code: Any = read.get('code')

@@ -216,8 +216,7 @@ def _show_reserved(
     :returns: why that failed, if it did
     """
     try:
-        reservations = reserved.read(host.journal)
-        reservations += reserved.used(host.journal)
+        reservations = reserved.for_vans(host.journal)
     except exception.ExceptionBase as err:
         return [f'which devices are reserved is unknown: {err}']
     for device in devices if reservations else ():

@@ -48,8 +48,7 @@ class Offers:
         self._failed: str | None = None
         self._conf = host.conf
         self._project = project
-        self._reserved = reserved.read(host.journal)
-        self._reserved += reserved.used(host.journal)
+        self._reserved = reserved.for_vans(host.journal)
         self._pools = host.journal.pools()
         try:
             self._devices = discovery.devices(host)

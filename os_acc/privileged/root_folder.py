@@ -73,7 +73,7 @@ def open_file(directory: str, name: str) -> int:
 def locked(
     directory: str, name: str, seconds: float, how: int = fcntl.LOCK_EX
 ) -> Iterator[int]:
-    """Hold flock(2) on a file in a directory below PATH.
+    """Hold a lock, flock(2), on a file in one of root's directories.
 
     :returns: its file descriptor. The lock lasts until the last copy of it is
         closed
