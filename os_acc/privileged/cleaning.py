@@ -23,13 +23,21 @@ LOG = logging.getLogger(__name__)
 
 
 def clean(
-    function: pci.Function, mode: str, seconds: float, lock: int
+    function: pci.Function,
+    mode: str,
+    seconds: float,
+    lock: int,
+    instance_uuid: str | None = None,
+    drive: str | None = None,
 ) -> None:
     """Reset a function, empty it, then run the operator's command on it.
 
     Only a function that stores data is emptied. See storage.empty().
 
     The command is an option of the privileged daemon: no caller can choose it.
+
+    :param instance_uuid: the instance that had it; None: unknown
+    :param drive: which drive it was before it was bound to VFIO; None: unknown
     """
     if mode not in reset_modes.MODES:
         arguments.refuse(
@@ -42,9 +50,9 @@ def clean(
         seconds,
         f'a reset of {function.address}',
     )
-    storage.empty(function)
+    drive = storage.empty(function, instance_uuid, drive)
     run_command(function.address)
-    storage.mark_empty(function)
+    storage.mark_empty(function, drive)
 
 
 def reset(address: str, mode: str, on_vfio: bool) -> None:

@@ -38,6 +38,7 @@ class Function(store.Said):
         is bound
     :ivar host_driver: the same, for a service of the host itself
     :ivar command_empties: as its entry of device_spec said
+    :ivar drive: which NVMe drive it is, see kernel.nvme; None: unknown
     :ivar trusted: whether a VF may stay trusted
     :ivar number: the type of a vGPU, if os-acc sets it
     :ivar numbers: how many VFs a PF has had when VANs got some
@@ -47,6 +48,7 @@ class Function(store.Said):
     vfio_driver: str | None = None
     host_driver: str | None = None
     command_empties: store.Flag = False
+    drive: str | None = None
     trusted: store.Flag = False
     number: int | None = None
     numbers: Annotated[tuple[int, ...], tuple] = ()

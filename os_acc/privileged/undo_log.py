@@ -47,11 +47,13 @@ class Storage:
     :ivar empty: True: it was emptied, and no guest has had it since; False: a
         guest has had it since
     :ivar instance: the instance that has had it since; None if it is empty
+    :ivar drive: which drive it is, see kernel.nvme; None: unknown
     """
 
     ids: str
     empty: bool
     instance: str | None = None
+    drive: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

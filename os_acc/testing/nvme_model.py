@@ -88,6 +88,7 @@ class Drive:
     cmic: int = 0
     mdts: int = 0
     id: int = 1
+    serial: str = 'serial'
     controllers: tuple[int, ...] = (1,)
     secondary: tuple[int, ...] = ()
     offline: bool = False
@@ -278,7 +279,7 @@ class Drive:
 
     def _identify_controller(self) -> bytes:
         made = bytearray(4096)
-        made[4:24] = b'serial'.ljust(20)
+        made[4:24] = self.serial.encode().ljust(20)
         made[24:64] = b'Model'.ljust(40)
         made[76], made[77] = self.cmic, self.mdts
         struct.pack_into('<H', made, 78, self.id)
@@ -405,7 +406,9 @@ class Drives:
 
     def at(self, address: str) -> Drive:
         if address not in self.there:
-            self.there[address] = Drive({1: Namespace(blocks=64)})
+            self.there[address] = Drive(
+                {1: Namespace(blocks=64)}, serial=f'at {address}'
+            )
         return self.there[address]
 
     @contextlib.contextmanager

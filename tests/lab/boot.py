@@ -236,10 +236,10 @@ class Lab:
             ''.join(f'{arg}\0' for arg in (*PYTEST, *self.options.pytest))
         )
 
-    def command(self) -> list[str]:
+    def command(self, boot: int) -> list[str]:
         """The command that boots the machine, with its output to stdout."""
         qemu = lab_devices.qemu_options(
-            self._disks / NAMESPACE, self._disks / STATE
+            self._disks / NAMESPACE, self._disks / STATE, boot
         )
         qemu += findings.qemu_options(self.directory)
         for tag, path, access in (
@@ -284,7 +284,7 @@ class Lab:
         self._copy_disks()
         path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
         process = subprocess.Popen(
-            self.command(),
+            self.command(boot),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

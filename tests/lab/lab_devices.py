@@ -67,11 +67,15 @@ def _drive(name: str, path: pathlib.Path) -> str:
     return f'if=none,id={name},format=raw,file={path}'
 
 
-def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
+def qemu_options(
+    namespace: pathlib.Path, state: pathlib.Path, boot: int
+) -> list[str]:
     """Options for QEMU 7.2 and later.
 
     :param namespace: the file behind the namespace of NVME_DISK
     :param state: the file behind the disk that is kept over a reboot
+    :param boot: the number of the boot, from 1 on. At each boot, another
+        drive is at NVME_DISK, as if the drives had changed their addresses
     """
     # An SR-IOV function of QEMU's takes its queues and vectors from a pool.
     pf = (
@@ -90,7 +94,7 @@ def qemu_options(namespace: pathlib.Path, state: pathlib.Path) -> list[str]:
         ('-device', 'nvme-subsys,id=s0'),
         ('-device', pf % (0, 1, 0, NVME_PF_VFS)),
         ('-drive', _drive('namespace', namespace)),
-        ('-device', 'nvme,serial=disk0,bus=rp2,drive=namespace'),
+        ('-device', f'nvme,serial=disk{boot},bus=rp2,drive=namespace'),
         # All three interfaces are on one isolated hub.
         *(('-netdev', f'hubport,id=net{n},hubid=0') for n in range(3)),
         ('-device', 'e1000e,bus=rp3,netdev=net0'),

@@ -95,7 +95,7 @@ class Machine(boot.Lab):
             'TMPDIR': '/tmp',
         }
 
-    def command(self) -> list[str]:
+    def command(self, boot_number: int) -> list[str]:
         options = [
             ('-nodefaults',),
             ('-no-reboot',),

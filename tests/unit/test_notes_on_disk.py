@@ -200,8 +200,8 @@ NOTES = [
     ),
     Case(
         f'disk-{PF}-8086:4940',
-        f'{{"instance": "{WHO.instance}"}}',
-        lambda: storage.write_note(pci.get(PF), WHO.instance),
+        f'{{"instance": "{WHO.instance}", "drive": null}}',
+        lambda: storage.write_note(pci.get(PF), WHO.instance, None),
         lambda: storage.noted_holder(pci.get(PF)),
         WHO.instance,
     ),

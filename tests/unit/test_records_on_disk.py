@@ -54,7 +54,8 @@ RECORDS = [
         undo_log.storage,
         undo_log.Storage('1b36:0010', False, UUID),
         'storage',
-        f'{{"ids": "1b36:0010", "empty": false, "instance": "{UUID}"}}',
+        f'{{"ids": "1b36:0010", "empty": false, "instance": "{UUID}", '
+        '"drive": null}',
     ),
     (
         undo_log.container_specs,

@@ -185,8 +185,8 @@ def test_another_drive_at_the_address(here, drive):
     here.reboot()
     assert storage.was_handed_out(first)
     assert not storage.was_handed_out(second)
-    storage.write_note(second, OTHER)
-    storage.mark_empty(second)
+    storage.write_note(second, OTHER, None)
+    storage.mark_empty(second, None)
     assert storage.was_handed_out(first)
 
 
@@ -246,9 +246,8 @@ def test_nor_one_that_the_operator_has_bound(here, drive):
 def test_a_note_that_cannot_be_read(here, drive):
     take()
     write(drive)
-    with open(
-        root_notes.files.path(storage.note_name(pci.get(DISK))), 'w'
-    ) as file:
+    (name,) = notes()
+    with open(root_notes.files.path(name), 'w') as file:
         file.write('{')
     with pytest.raises(exception.DeviceBusy, match='an unknown instance'):
         take()
@@ -290,7 +289,7 @@ def crash_at(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
     if step == 'note':
         patch.setattr(storage, 'write_note', crashing(storage.write_note))
     elif step == 'no note':
-        patch.setattr(storage, 'delete_note', crashing(storage.delete_note))
+        patch.setattr(storage, 'delete_notes', crashing(storage.delete_notes))
     else:
         patch.setattr(
             undo_log.storage,

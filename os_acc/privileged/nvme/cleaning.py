@@ -30,21 +30,27 @@ from os_acc.refusals import reasons
 Tell = Callable[[float | None, str], None]
 
 
-def check(address: str, is_vf: bool) -> None:
+def check(address: str, is_vf: bool) -> str | None:
     """Check that a function can be emptied later. Nothing is erased.
 
     :param address: of a function that is bound to VFIO and not open
+    :returns: which drive it is, see kernel.nvme.drive_id()
     :raises Unsupported: if it cannot be emptied; the error says why
     """
     with _started(address) as controller:
-        _Drive(controller, f'PCI function {address}', is_vf)
+        return _Drive(controller, f'PCI function {address}', is_vf).id
 
 
 def empty(
-    address: str, is_vf: bool, seconds: float, tell: Tell
+    address: str,
+    is_vf: bool,
+    seconds: float,
+    tell: Tell,
+    check_drive: Callable[[str | None], None] = lambda drive: None,
 ) -> verification.Emptied:
     """Erase all that a tenant can have written, and verify it.
 
+    :param check_drive: called with which drive it is, before it is erased
     :raises Unsupported: if it cannot be emptied; nothing is erased
     :raises DeviceError, Timeout: if the erase failed or did not end in time
     :raises CleaningFailed: if a block still reads as before
@@ -52,6 +58,7 @@ def empty(
     with _started(address) as controller:
         device = f'PCI function {address}'
         drive = _Drive(controller, device, is_vf)
+        check_drive(drive.id)
         return drive.empty(_Deadline(device, seconds), tell)
 
 
@@ -100,6 +107,10 @@ class _Drive:
         self._sanitizes = self._alone and bool(self._data.sanitize_actions)
         if not self._sanitizes:
             self._check_format()
+
+    @property
+    def id(self) -> str | None:
+        return self._data.drive
 
     def empty(self, deadline: _Deadline, tell: Tell) -> verification.Emptied:
         controller = self._controller

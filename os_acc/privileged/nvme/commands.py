@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import struct
 
+from os_acc.kernel import nvme
+
 # Admin commands: Base 5, figure 138.
 _CREATE_SQ, _CREATE_CQ = 0x01, 0x05
 _GET_LOG_PAGE, _IDENTIFY, _SET_FEATURES = 0x02, 0x06, 0x09
@@ -201,6 +203,11 @@ class ControllerData:
     erases_all: bool
     erases_cryptographically: bool
     largest: int
+
+    @property
+    def drive(self) -> str | None:
+        """Which drive it is, at whatever address."""
+        return nvme.drive_id(self.serial, self.id)
 
     @classmethod
     def decode(cls, data: bytes) -> ControllerData:

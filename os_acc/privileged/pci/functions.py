@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
+import logging
 
 from os_acc.availability import functions as availability
 from os_acc.availability import storage as storage_functions
@@ -29,6 +32,8 @@ from os_acc.privileged.kernel import vfio_binding
 from os_acc.privileged.pci import bindings
 from os_acc.spec import device_spec
 from os_acc.spec import parts as spec_parts
+
+LOG = logging.getLogger(__name__)
 
 # Seconds to wait for an earlier operation on a function.
 _HOLD = 5.0
@@ -71,11 +76,12 @@ def take(
         _check_available(address, allowed, instance_uuid)
         name = module_loading.load_driver(driver, deadline.left())
         before = pci.get(address)
+        drive = storage.drive_of(before)
         storage.check(before, instance_uuid)
         bindings.remember(before, name, spec)
         vfio_binding.bind(address, name, deadline.left())
         try:
-            storage.hand_out(before, instance_uuid)
+            storage.hand_out(before, instance_uuid, drive)
         except BaseException:
             # No driver of the host may see what an instance has left: it
             # stays on VFIO until clean() has emptied it.
@@ -184,7 +190,8 @@ def clean(
     :param shares: whether the guest keeps other functions of its IOMMU group
     :param instance_uuid: the instance that had it; its domain may still name
         it, if libvirt has given it back to the host
-    :returns: False if there was nothing to clean
+    :returns: False if there was nothing to clean, also because another drive
+        is at the address by now
     :raises DeviceBusy: if a guest still has it open, or somebody uses a
         function that stores data
     :raises DeviceInUseByHost: if the host uses it by now: a reset would harm
@@ -199,8 +206,13 @@ def clean(
     seconds = arguments.seconds(seconds)
     # The lock is held from the first check to the end of the cleaning, even
     # if the caller dies meanwhile.
-    with function_notes.locked(function, seconds / 2) as lock:
+    with (
+        function_notes.locked(function, seconds / 2) as lock,
+        _unless_another_drive(function),
+    ):
         function = bindings.same(address, ids)
+        drive = storage.drive_of(function)
+        storage.check_own(function, instance_uuid, drive)
         stores = storage_functions.is_storage(function)
         if only_if_used and not (stores and storage.was_handed_out(function)):
             return False
@@ -218,8 +230,22 @@ def clean(
             bindings.check_unused(function, instance_uuid or '', shares)
             if stores:
                 function = _bind_to_clean(function, seconds, lock)
-        cleaning.clean(function, reset_mode, seconds, lock)
+        cleaning.clean(
+            function, reset_mode, seconds, lock, instance_uuid, drive
+        )
         return True
+    return False
+
+
+@contextlib.contextmanager
+def _unless_another_drive(function: pci.Function) -> Iterator[None]:
+    """End the block early if the drive of a VAN has another address now."""
+    try:
+        yield
+    except storage.OtherDrive as err:
+        LOG.warning(
+            'PCI function %s is not cleaned: %s', function.address, err
+        )
 
 
 def _bind_to_clean(

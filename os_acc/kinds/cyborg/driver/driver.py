@@ -300,7 +300,7 @@ class CyborgDriver(base.Driver):
             van.driver_data = {
                 **data,
                 **pci_release.hints(function, spec, bind),
-                pci_release.IDS: function.ids,
+                **pci_release.identity(function),
                 pci_release.RESET: spec.reset or self.config.reset,
             }
             yield

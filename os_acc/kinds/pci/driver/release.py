@@ -19,6 +19,7 @@ from os_acc.availability import storage
 from os_acc.availability import vfio_rules
 from os_acc.drivers import allocation
 from os_acc.drivers import failing
+from os_acc.kernel import nvme
 from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.kernel import vfio
@@ -33,6 +34,7 @@ CONF = cfg.CONF
 # Keys of VAN.driver_data, beside those of pci_vfs.
 BIND = 'bind'
 IDS = 'ids'
+DRIVE = 'drive'  # which NVMe drive it is; unknown if it was bound to VFIO
 RESET = 'reset'
 COMMAND_EMPTIES = 'command_empties'  # if so: cleaning_command empties it
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
@@ -41,7 +43,7 @@ IOMMUFD = 'iommufd'  # a hint for the plugin: the kernel has no VFIO groups
 DRIVER_BEFORE = 'driver_before'
 CLEANED = 'cleaned'  # the addresses of functions that need no cleaning again
 
-_OF_FUNCTION = (BIND, IDS, RESET, VFIO_DRIVER, DRIVER_BEFORE)
+_OF_FUNCTION = (BIND, IDS, DRIVE, RESET, VFIO_DRIVER, DRIVER_BEFORE)
 
 #: The values of BIND with which the privileged half binds a function.
 BOUND_BY_OS_ACC = (device_spec.BIND_OS_ACC, device_spec.BIND_HOST)
@@ -84,9 +86,7 @@ def _give_back(
     :param data: as driver_data, for this function
     """
     own = address == allocation.address_of(van)
-    function = still_there(
-        van, address, data[IDS], van.device if own else None
-    )
+    function = still_there(van, address, data, van.device if own else None)
     if function is None:
         return
     logger = log.about(LOG, van.instance_uuid, van.uuid)
@@ -144,7 +144,7 @@ def _give_back(
 def give_back_clean(driver: driver_base.DriverBase, van: objects.VAN) -> None:
     """Clean the function of a VAN of another driver, which binds none."""
     address = allocation.address_of(van)
-    function = still_there(van, address, van.driver_data[IDS])
+    function = still_there(van, address, van.driver_data)
     if function is None:
         return
     if not is_clean(van, address):
@@ -155,35 +155,60 @@ def give_back_clean(driver: driver_base.DriverBase, van: objects.VAN) -> None:
 
 
 def still_there(
-    van: objects.VAN, address: str, ids: str, parent: str | None = None
+    van: objects.VAN,
+    address: str,
+    data: dict[str, str],
+    parent: str | None = None,
 ) -> pci.Function | None:
     """The function that a VAN has. If it is gone, it is let go.
 
+    :param data: as driver_data, for this function
     :param parent: its PF, or its own address; None: any
     :returns: None also if another function is at its address now
     """
     function = pci.find(address)
     if function is not None:
-        if function.ids == ids and parent in (None, function.parent):
+        other = _other(function, data)
+        if other is None and parent in (None, function.parent):
             return function
         log.about(LOG, van.instance_uuid, van.uuid).warning(
             'PCI function %s is left alone: device %s is at its address now',
             address,
-            function.ids,
+            other[0] if other else function.ids,
         )
-    let_go(address, ids)
+    let_go(address, data[IDS])
+    return None
+
+
+def identity(function: pci.Function) -> dict[str, str]:
+    """What distinguishes a function from others, for driver_data."""
+    drive = nvme.drive_of(function)
+    return {IDS: function.ids} | ({DRIVE: drive} if drive else {})
+
+
+def _other(
+    function: pci.Function, data: dict[str, str]
+) -> tuple[str, str] | None:
+    """What a function is, and what a VAN has got; None: they are the same.
+
+    Only what is known of both is compared.
+    """
+    for key, now in identity(function).items():
+        if (before := data.get(key, now)) != now:
+            return now, before
     return None
 
 
 def check_same(van: objects.VAN, function: pci.Function) -> None:
-    """Check that a function is the one that a VAN has got."""
-    ids = van.driver_data.get(IDS)
-    # An older version of os-acc noted nothing.
-    if ids not in (None, function.ids):
+    """Check that a function is the one that a VAN has got.
+
+    Drives of one model may have each other's addresses after a reboot.
+    """
+    if (other := _other(function, van.driver_data)) is not None:
         raise exception.DeviceNotFound(
             wanted=f'PCI function {function.address}',
-            reason=f'device {function.ids} is at that address now; '
-            f'when it was plugged, {ids} was',
+            reason=f'device {other[0]} is at that address now; '
+            f'when it was plugged, {other[1]} was',
         )
 
 

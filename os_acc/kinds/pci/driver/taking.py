@@ -67,7 +67,7 @@ def before(
     """What undo needs to know about a function before it is touched."""
     data = {
         release.BIND: bind,
-        release.IDS: function.ids,
+        **release.identity(function),
         release.RESET: spec.reset or driver.config.reset,
     }
     if bind in release.BOUND_BY_OS_ACC and function.driver is not None:
