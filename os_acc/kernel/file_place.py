@@ -136,6 +136,24 @@ def _name_of_directory(
     return name_of(_stable(directory, parts, first + 1)[first:])
 
 
+def wwn(place: Place) -> str | None:
+    """The world wide name of the disk behind a file, or of its partition's.
+
+    It stays the same if the disk gets another place: wwid of a namespace
+    (drivers/nvme/host/sysfs.c), and of a SCSI device (drivers/scsi/
+    scsi_sysfs.c), which can read ``naa.`` or ``t10.``.
+
+    :returns: None if the kernel shows none
+    """
+    directory = place.directory or ''
+    if sysfs.read_if_possible(f'{directory}/partition'):
+        directory = directory.rpartition('/')[0]
+    for name in ('wwid', 'device/wwid'):
+        if found := sysfs.read_if_possible(f'{directory}/{name}'):
+            return ' '.join(found.split())
+    return None
+
+
 def device_directory(place: Place) -> str | None:
     """The directory of the device to which a file gives access.
 

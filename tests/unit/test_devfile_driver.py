@@ -597,6 +597,28 @@ def test_the_data_of_a_disk_stays_when_its_instance_moves(disk):
     assert driver.left_behind(van) is None
 
 
+@pytest.mark.parametrize('path', ['/dev/sdx', '/dev/sdx1'])
+def test_another_disk_is_at_its_place_after_a_reboot(disk, path, tmp_path):
+    """The first one found has the first place, as behind a SAS adapter."""
+    there = 'sys/devices/pci0000:00/0000:04:00.0/block/sdx'
+    wwid = f'{there}/device/wwid'
+    disk.kernel.write_file(wwid, 'naa.500a\n')
+    disk.kernel.write_file(f'{there}/sdx1/partition', '1\n')
+    instance, van = plug(named(name_at(path)))
+    cleaned = tmp_path / 'cleaned'
+    os_acc.CONF.set_override('cleaning_command', f'touch {cleaned}', 'os_acc')
+    disk.kernel.reboot()
+    disk.kernel.write_file(wwid, 'naa.500b\n')
+    (failed,) = os_acc.recover().failed
+    assert 'disk naa.500b is at its place now' in failed.error
+    disk.kernel.write_file(wwid, 'naa.500a\n')
+    assert len(os_acc.recover().restored) == 1
+    disk.kernel.reboot()
+    disk.kernel.write_file(wwid, 'naa.500b\n')
+    assert os_acc.unplug(instance) == 1
+    assert not cleaned.exists()
+
+
 def test_a_disk_that_is_idle(disk):
     instance, van = plug(named(name_at('/dev/sdx')))
     assert van.handle.files[0].type == 'b'

@@ -80,7 +80,7 @@ def take(
     :param share: of the VAN, if the files are shared; else ''
     :param files: the files that the caller has seen, see users()
     :raises DeviceNotFound: if device_spec does not offer it, and no VAN
-        already has it
+        already has it; or if another disk is at its place by now
     :raises DeviceBusy: if a process has a file open, also if it opened the
         file before its owner was changed; or the files or their numbers are
         not what the caller has seen
@@ -176,7 +176,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
         return notes.Cleaned.NEVER_GIVEN
     before = file_groups.from_text(noted.entry)
     found = file_groups.find(name, offers.specs(), before)
-    if found is None:
+    if found is None or noted.is_other(found):
         return notes.Cleaned.GONE
     if cleaning.is_wanted():
         _check_free(found, True)
@@ -257,6 +257,11 @@ def _found(
     found = file_groups.find(name, offers.specs(), before)
     if found is None:
         raise file_availability.not_named(name).error()
+    if noted is not None and noted.is_other(found):
+        raise exception.DeviceNotFound(
+            wanted=f'disk {noted.wwn} at {found.path}',
+            reason=f'disk {file_place.wwn(found.place)} is at its place now',
+        )
     return found, before
 
 
@@ -320,9 +325,16 @@ class Files(store.Said):
 
     :ivar entry: its entry of device_spec, see file_groups.to_text(); None: an
         earlier version did not note that
+    :ivar wwn: see file_place.wwn(); None: unknown
     """
 
     entry: str | None = None
+    wwn: str | None = None
+
+    def is_other(self, found: file_groups.Accelerator) -> bool:
+        """Whether another disk is at the place of the one that was noted."""
+        now = file_place.wwn(found.place)
+        return None not in (self.wwn, now) and self.wwn != now
 
 
 def note_values(found: file_groups.Accelerator) -> dict[str, Any]:
@@ -352,6 +364,8 @@ def note_values(found: file_groups.Accelerator) -> dict[str, Any]:
         ),
         'namespaces': sorted(behind.namespaces),
     }
+    if (wwn := file_place.wwn(found.place)) is not None:
+        made['wwn'] = wwn
     if any(
         fpga_ids.is_fpga(function, found.function_spec)
         for function in map(pci.find, found.place.functions)
