@@ -604,7 +604,7 @@ def test_another_disk_is_at_its_place_after_a_reboot(disk, path, tmp_path):
     wwid = f'{there}/device/wwid'
     disk.kernel.write_file(wwid, 'naa.500a\n')
     disk.kernel.write_file(f'{there}/sdx1/partition', '1\n')
-    instance, van = plug(named(name_at(path)))
+    instance, _ = plug(named(name_at(path)))
     cleaned = tmp_path / 'cleaned'
     os_acc.CONF.set_override('cleaning_command', f'touch {cleaned}', 'os_acc')
     disk.kernel.reboot()
