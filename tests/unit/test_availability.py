@@ -320,3 +320,27 @@ def test_who_uses_the_vfs_beside_one_that_goes(kernel):
     assert vf_availability.vf_users(pci.get(devices.PF)) == [
         f'VF {each}: it is bound to qat' for each in others
     ]
+
+
+def test_a_vf_that_the_host_uses(kernel):
+    """It is not removed, even if no driver has it."""
+    devices.furnish(kernel)
+    kernel.write_numvfs(devices.PF, 2)
+    first = pathlib.Path(pci.get(devices.VFS[0]).path)
+    (first / 'net/eth7').mkdir(parents=True)
+    (first / 'net/eth7/flags').write_text('0x1003\n')
+    (kernel.sys / 'class/net').mkdir(parents=True, exist_ok=True)
+    (kernel.sys / 'class/net/eth7').symlink_to(first / 'net/eth7')
+    used, _ = vf_availability.vf_users(pci.get(devices.PF))
+    assert f'VF {devices.VFS[0]}: ' in used
+    assert 'eth7' in used
+
+
+def test_no_vfs_without_an_iommu(kernel):
+    kernel.add_function(
+        '0000:60:00.0', '8086:4940', 0x120000, 'qat', group=-1, totalvfs=2
+    )
+    found = vf_availability.vfs_obstacles(pci.get('0000:60:00.0'))
+    assert availability.Category.NO_IOMMU_GROUP in [
+        obstacle.category for obstacle in found
+    ]

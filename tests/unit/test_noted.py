@@ -203,3 +203,15 @@ def test_the_note_that_is_in_the_way_is_told(here):
     # Somebody else may say what counts.
     assert not list(rule.in_the_way(of(PF), lambda node: False))
     assert not list(noted.Rule([]).in_the_way(of(PF)))
+
+
+def test_another_function_of_the_group_shares_no_hardware(here):
+    """Who has it is said by the group, not as if it were the same device."""
+    one, other = '0000:07:00.0', '0000:07:00.1'
+    for address in (one, other):
+        here.add_function(address, '1234:11e8', 0x120000, group=60)
+    with holder.acting_for(claim_notes.ONE):
+        function_notes.note_function(pci.get(one))
+    with holder.acting_for(claim_notes.OTHER):
+        assert function_notes.why_not(pci.get(one)) is not None
+        assert function_notes.why_not(pci.get(other)) is None

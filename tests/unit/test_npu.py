@@ -300,6 +300,9 @@ def test_a_platform_device_is_refused(npu):
     )
     assert text in found.text
     assert text in str(devices.refused(wanted()))
+    # An entry for another device says nothing of this one.
+    devices.spec({'npu': {}, 'address': 'fdab0001.npu'})
+    assert 'fdab0000.npu' not in str(devices.refused(wanted()))
     devices.spec({'devices': path})
     instance, van = plug(devices.wanted('CUSTOM_FILE_ACCEL'))
     assert van.driver == 'devfile'

@@ -103,7 +103,7 @@ def _unsuitable(
         yield npu_refusals.NPU_VF.reason(pf=function.parent)
     if function.is_pf and (number := sriov.count(function.address)):
         yield refusals.HAS_VFS.reason(number=number)
-    if function.driver is None or not npu_facts.files_of(function.address):
+    if not npu_facts.files_of(function.address):
         driver = function.driver or 'no driver'
         yield npu_refusals.NPU_NO_DRIVER.reason(driver=driver)
     for kind, name in (
