@@ -329,10 +329,11 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
         :raises JournalError: if the journal cannot be read
         """
-        return van.handle is not None and not any(
-            (each.van_uuid, each.handle) == (van.uuid, van.handle.identity)
-            for each in self.handles()
-        )
+        if van.handle is None:
+            return False
+        # Not among all VANs: another one that is damaged is not asked about.
+        own = self.journal.holder(van.uuid)
+        return own is None or own.handle != van.handle.identity
 
     def requests_of(
         self, instance_uuid: str

@@ -85,6 +85,11 @@ class Journal(device_records.DeviceRecords):
             found = self._select(lambda db: _holders(db, 'device = ?', device))
         return codec.holders(self.path, found)
 
+    def holder(self, van_uuid: str) -> codec.Holder | None:
+        """Read what one VAN has; None: it has no row."""
+        found = self._select(lambda db: _holders(db, 'uuid = ?', van_uuid))
+        return next(iter(codec.holders(self.path, found)), None)
+
     def requests_of(
         self, instance_uuid: str
     ) -> list[objects.AcceleratorRequest]:
