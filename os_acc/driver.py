@@ -329,11 +329,11 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
         :raises JournalError: if the journal cannot be read
         """
-        if van.handle is None:
-            return False
-        # Not among all VANs: another one that is damaged is not asked about.
-        own = self.journal.holder(van.uuid)
-        return own is None or own.handle != van.handle.identity
+        # A row of another VAN that is damaged is not asked about.
+        return van.handle is not None and not any(
+            each.handle == van.handle.identity
+            for each in self.journal.handles(van=van.uuid)
+        )
 
     def requests_of(
         self, instance_uuid: str

@@ -134,12 +134,14 @@ def test_a_handle_that_is_no_text(run, name):
     assert states(run) == {}
 
 
+@pytest.mark.parametrize('group', [None, 77])
 @pytest.mark.parametrize('name', ['handle', 'device'])
-def test_what_is_damaged_keeps_no_other_van(kernel, name):
+def test_what_is_damaged_keeps_no_other_van(kernel, name, group):
     """It is released. The damaged one is not, and no row is deleted."""
     functions = '0000:91:00.0', '0000:92:00.0'
-    for each in functions:
-        kernel.add_function(each, '10de:1eb8', 0x030200)
+    kernel.add_function(functions[0], '10de:1eb8', 0x030200)
+    for each in functions[1], '0000:92:00.1':
+        kernel.add_function(each, '10de:1eb8', 0x030200, group=group)
     devices.spec({'vendor_id': '10de'})
     os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
     os_acc.initialize(reset=True)
