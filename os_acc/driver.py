@@ -329,9 +329,10 @@ class DriverBase(extension.ExtensionBase, abc.ABC):
 
         :raises JournalError: if the journal cannot be read
         """
+        # A row of another VAN that is damaged is not asked about.
         return van.handle is not None and not any(
-            (each.van_uuid, each.handle) == (van.uuid, van.handle.identity)
-            for each in self.handles()
+            each.handle == van.handle.identity
+            for each in self.journal.handles(van=van.uuid)
         )
 
     def requests_of(

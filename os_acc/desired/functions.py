@@ -89,6 +89,7 @@ def _step(
         ),
         functools.partial(_users, host, wanted, addresses),
         fault,
+        functools.partial(_programs, wanted),
     )
 
 
@@ -162,6 +163,15 @@ def _is_older(
             for each in host.journal.programs()
             if each.device in addresses or each.address in addresses
         )
+
+
+def _programs(wanted: documents.Function) -> bool:
+    """Whether a function is programmed: the bitstream is read first.
+
+    :raises InvalidRequest, BitstreamError: if a file of this host cannot be
+    """
+    with bitstreams.local(wanted.bitstream):
+        return True
 
 
 def _users(

@@ -154,7 +154,12 @@ def _request(request: objects.AcceleratorRequest) -> str:
 
 
 def to_van(row: sqlite3.Row) -> objects.VAN:
-    """Read the VAN of a row."""
+    """Read the VAN of a row.
+
+    The column of its handle is not read, but others see by it what it has.
+    """
+    if not isinstance(row['handle'], str | None):
+        raise ValueError(f'its handle is damaged: {row["handle"]!r:.100}')
     primitive = json.loads(row['van'])
     data = primitive[_DATA]
     for name in schema.VAN_COLUMNS:

@@ -73,16 +73,25 @@ class Journal(device_records.DeviceRecords):
             objects=self._read('device = ?', device, codec.to_van)
         )
 
-    def handles(self, device: str | None = None) -> list[codec.Holder]:
+    def handles(
+        self,
+        device: str | None = None,
+        instance: str | None = None,
+        van: str | None = None,
+    ) -> list[codec.Holder]:
         """List the VANs that have a handle or a device, even unreadable ones.
 
         :param device: only VANs on this parent device; None: all
+        :param instance: only VANs of the instance with this UUID; None: all
+        :param van: only the VAN with this UUID; None: all
         """
-        if device is None:
-            where = 'handle IS NOT NULL OR device IS NOT NULL'
-            found = self._select(lambda db: _holders(db, where))
-        else:
-            found = self._select(lambda db: _holders(db, 'device = ?', device))
+        given = {'device': device, 'instance_uuid': instance, 'uuid': van}
+        wanted = {k: v for k, v in given.items() if v is not None}
+        where = ['(handle IS NOT NULL OR device IS NOT NULL)']
+        where += [f'{name} = ?' for name in wanted]
+        found = self._select(
+            lambda db: _holders(db, ' AND '.join(where), *wanted.values())
+        )
         return codec.holders(self.path, found)
 
     def requests_of(

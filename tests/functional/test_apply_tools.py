@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib
 import json
 import os
 import pathlib
+import sqlite3
 import subprocess
 import sys
 
@@ -171,3 +173,41 @@ def test_the_step_of_ironic(site: Site, agent) -> None:
             document('aes', functoins=[]),
             config_file=str(site.conf),
         )
+
+
+def test_the_unit_waits_for_the_devices_and_shows_a_failure(
+    site: Site,
+) -> None:
+    """A step that has failed is repeated by apply, not by the unit."""
+    unit = configparser.RawConfigParser(strict=False)
+    unit.read(CONTRIB / 'os-acc-apply.service')
+    for key in ('Wants', 'After'):
+        assert 'systemd-udev-settle.service' in unit['Unit'][key].split()
+    assert 'SuccessExitStatus' not in unit['Service']
+    _, *words = unit['Service']['ExecStart'].split()
+    assert words == ['--config-file', '/etc/nova/nova.conf', 'recover']
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [str(BIN / 'os-acc'), '--config-file', str(site.conf), *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stderr
+
+    wanted = site.path / 'host.json'
+    wanted.write_text(json.dumps(document('aes')))
+    usual = site.conf.read_text()
+    site.conf.write_text(usual.replace('devices = card', 'devices = other'))
+    assert run('apply', str(wanted))[0] == 3
+    # As after a reboot.
+    with sqlite3.connect(site.path / 'state' / 'journal.db') as db:
+        db.execute('UPDATE desired SET settled = NULL')
+    code, said = run(words[-1])
+    assert (code, 'functions card: failed (' in said) == (3, True)
+    site.conf.write_text(usual)
+    assert run(words[-1])[0] == 0
+    assert site.inside() is None
+    assert run('apply', str(wanted))[0] == 0
+    assert site.inside() == 'aes'

@@ -86,6 +86,25 @@ def test_a_bitstream_that_has_gone(here, bitstream):
     assert os_acc.apply(wanted).results() == {'unchanged'}
 
 
+@pytest.mark.parametrize('inside', [None, 'gzip'])
+def test_a_bitstream_that_was_never_there(here, bitstream, inside):
+    """Of a function to program: the check says what the real call does."""
+    if inside is not None:
+        here.apply(functions=[('fpga', '0', inside)])
+    bitstream.unlink()
+    wanted = with_bitstream(bitstream, ('card', '', 'gzip'))
+    expected, done = (
+        told(os_acc.apply(wanted, check=True)),
+        os_acc.apply(wanted),
+    )
+    result, reason = expected['functions', 'fpga 0']
+    assert (result, reason) == told(done)['functions', 'fpga 0']
+    assert result == 'failed'
+    assert str(bitstream) in reason
+    assert expected['functions', 'card'] == ('would change', None)
+    assert here.inside() == [inside, None, 'gzip']
+
+
 @pytest.mark.parametrize('check', [True, False])
 def test_a_part_whose_steps_are_not_found(here, monkeypatch, check):
     monkeypatch.setattr(vfs.sriov, 'count', broken)

@@ -9,6 +9,7 @@ import pathlib
 import sqlite3
 
 import command
+import devices
 import pytest
 
 import os_acc
@@ -16,6 +17,7 @@ from os_acc import exception
 from os_acc import journal
 from os_acc import locking
 from os_acc import objects
+from os_acc.kernel import pci
 from os_acc.objects import base as objects_base
 from os_acc.objects import fields
 from os_acc.privileged import context
@@ -125,6 +127,41 @@ def test_a_handle_that_is_no_text(run, name):
     with pytest.raises(exception.JournalError, match=text):
         opened(run).handles()
     assert VANS[0] in run.fine('van', 'list', '-f', 'json').out
+    assert states(run)[VANS[0]] == 'unreadable'
+    assert run('unplug', INSTANCE).code == 1
+    assert states(run) == {VANS[0]: 'unreadable'}
+    run.fine('van', 'forget', VANS[0], '--yes')
+    assert states(run) == {}
+
+
+@pytest.mark.parametrize('group', [None, 77])
+@pytest.mark.parametrize('name', ['handle', 'device'])
+def test_what_is_damaged_keeps_no_other_van(kernel, name, group):
+    """It is released. The damaged one is not, and no row is deleted."""
+    functions = '0000:91:00.0', '0000:92:00.0'
+    kernel.add_function(functions[0], '10de:1eb8', 0x030200)
+    for each in functions[1], '0000:92:00.1':
+        kernel.add_function(each, '10de:1eb8', 0x030200, group=group)
+    devices.spec({'vendor_id': '10de'})
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize(reset=True)
+    wanted = [
+        objects.AcceleratorRequest(
+            uuid=uuid, handle=objects.PCIHandle(address=address)
+        )
+        for uuid, address in zip(VANS, functions, strict=True)
+    ]
+    first = objects.InstanceInfo(uuid=INSTANCE)
+    second = objects.InstanceInfo(uuid=OTHER)
+    for instance, request in zip((first, second), wanted, strict=True):
+        os_acc.plug(instance, [request])
+    with sqlite3.connect(os_acc._host.journal.path) as db:
+        db.execute(f"UPDATE van SET {name} = X'00' WHERE uuid = ?", [VANS[0]])
+    assert os_acc.unplug(second) == 1
+    assert pci.get(functions[1]).driver != 'vfio-pci'
+    with pytest.raises(exception.UnplugException, match='cannot be read: '):
+        os_acc.unplug(first)
+    assert pci.get(functions[0]).driver == 'vfio-pci'
 
 
 def test_van_list(run, unreadable):

@@ -102,11 +102,10 @@ def _beside(
     if len(members) < 2:
         return
     wanted = {f'pci/{name}' for name in members}
-    for holder in driver.handles():
+    for holder in driver.journal.handles(instance=van.instance_uuid):
         if (
             holder.handle in wanted
             and holder.device is not None
-            and holder.instance_uuid == van.instance_uuid
             and holder.van_uuid != van.uuid
         ):
             for other in driver.vans_on(holder.device):
