@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 import dataclasses
-import functools
 import re
 from typing import Any
 
@@ -111,7 +111,10 @@ def take(
         if found.spec.shared is None:
             _check_still_free(found, note, spec is not None)
 
-    lock = functools.partial(operation_lock.named, f'file-{name}')
+    def lock(most: float) -> contextlib.AbstractContextManager[int]:
+        _found(name, note)  # there is such an accelerator
+        return operation_lock.named(f'file-{name}', most)
+
     what = f'device file {name} to be assigned'
     operation_lock.within(lock, seconds, what, act)
 
@@ -147,6 +150,10 @@ def give_back(
     ]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
+    if notes.find(notes.FILE, note) is None and not operation_lock.was_named(
+        f'file-{name}'
+    ):
+        return []
 
     with operation_lock.named(f'file-{name}', seconds / 2) as lock:
         cleaned = _clean(name, share)
