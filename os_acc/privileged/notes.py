@@ -133,6 +133,14 @@ def check_noted(kind: str, name: str) -> None:
         known.refuse()
 
 
+def to_undo(kind: str, name: str) -> noted.Note | None:
+    """Read the note of a device that a VAN gives back.
+
+    It counts also if it cannot be read: the device is cleaned all the same.
+    """
+    return _read(kind, name)
+
+
 def undoes_own(
     returns: _T,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
@@ -353,6 +361,8 @@ def adopt(who: holder.Holder, device: str) -> None:
             # unknown.
             if kind != NAMESPACE or not known.is_damaged:
                 wanted = {**known.values, 'holder': who.to_wire()}
+                if kind == IDXD and not known.is_readable:
+                    wanted['what'] = who.van
                 _notes.write(f'{kind}-{device}', wanted)
 
 

@@ -569,6 +569,50 @@ def test_a_damaged_note(journals):
     assert root_notes.files.names() == []
 
 
+@pytest.fixture
+def cleaned(tmp_path):
+    """What cleaning_command was run for."""
+    path = tmp_path / 'cleaned'
+    path.touch()
+    command = f"sh -c 'echo $0 >> {path}' {{address}}"
+    os_acc.CONF.set_override('cleaning_command', command, 'os_acc')
+    return path
+
+
+def damage():
+    for name in root_notes.files.names():
+        root_notes.files.write(name, '{"what": ')
+
+
+# Those of functions and mdevs are cleaned whatever their notes say.
+CLEANED = [each for each in SAME if each.id in ('file', 'NPU', 'queue')]
+
+
+@pytest.mark.parametrize('again', [True, False])
+@pytest.mark.parametrize(('prepare', 'wanted'), CLEANED)
+def test_cleaned_although_its_note_was_damaged(
+    journals, cleaned, prepare, wanted, again
+):
+    """With again, the service is started again before it is given back."""
+    prepare(journals)
+    before = journals.kernel.snapshot()
+    instance, _ = plug(wanted())
+    damage()
+    if again:
+        journals.use('nova')
+    written = len(journals.kernel.writes)
+    assert os_acc.unplug(instance) == 1
+    assert len(cleaned.read_text().split()) == 1
+    assert journals.kernel.snapshot() == before
+    if prepare is npu:
+        files = [file for file, _ in journals.kernel.writes[written:]]
+        assert any(each.endswith('/unbind') for each in files)
+    if again:
+        assert root_notes.files.names() == []
+    else:
+        assert 'cannot be read' in busy(wanted())
+
+
 def test_the_other_journal_was_faster(journals, monkeypatch):
     """The undo of who lost the race advises nothing and leaves no VAN."""
     real, others = taking.take, []

@@ -143,6 +143,7 @@ def give_back(
         cleaned
     """
     note = _note(name, share)
+    noted = notes.to_undo(notes.FILE, note)
     notes.check_noted(notes.FILE, note)
     closed = [
         *_files(files),
@@ -150,9 +151,7 @@ def give_back(
     ]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
-    if notes.find(notes.FILE, note) is None and not operation_lock.was_named(
-        f'file-{name}'
-    ):
+    if noted is None and not operation_lock.was_named(f'file-{name}'):
         return []
 
     with operation_lock.named(f'file-{name}', seconds / 2) as lock:
@@ -178,10 +177,12 @@ def _clean(name: str, share: str) -> notes.Cleaned:
     """
     if share:
         return notes.Cleaned.SHARED
-    noted = notes.said(Files, notes.FILE, _note(name, share), name)
-    if noted is None:
+    note = _note(name, share)
+    noted = notes.to_undo(notes.FILE, note)
+    said = notes.said(Files, notes.FILE, note)
+    if noted is None or not noted.may_be(name):
         return notes.Cleaned.NEVER_GIVEN
-    before = file_groups.from_text(noted.entry)
+    before = None if said is None else file_groups.from_text(said.entry)
     found = file_groups.find(name, offers.specs(), before)
     if found is None:
         return notes.Cleaned.GONE
