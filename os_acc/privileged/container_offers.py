@@ -56,19 +56,22 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
 def check_holder(handle: handles.Handle, van: str, instance: str) -> None:
     """Check that the notes name no other VAN for a device.
 
-    :raises DeviceBusy: if one does: its guest may be off, so that nobody has
-        the device open
+    That no note names it does not matter: a driver of another distribution
+    writes none.
+
+    :raises DeviceBusy: if one does, or cannot be read: the guest may be off,
+        so that nobody has the device open
     """
     kind, _, name = handle.identity.partition('/')
     if kind == 'file':
         name = file_place.with_share(handle.name, handle.share or '')
     for each, (_, handle_kind) in noted.KINDS.items():
-        found = notes.find(each, name) if handle_kind == kind else None
-        if (
-            found is not None
-            and found.holder is not None
-            and (found.holder.van, found.holder.instance) != (van, instance)
-            and notes.is_current(found)
+        found = notes.any_of(each, name) if handle_kind == kind else None
+        if found is None or not notes.is_current(found):
+            continue
+        who = found.holder
+        if found.is_damaged or (
+            who is not None and (who.van, who.instance) != (van, instance)
         ):
             raise found.error()
 

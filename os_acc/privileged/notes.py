@@ -133,10 +133,10 @@ def check_noted(kind: str, name: str) -> None:
         known.refuse()
 
 
-def to_undo(kind: str, name: str) -> noted.Note | None:
-    """Read the note of a device that a VAN gives back.
+def any_of(kind: str, name: str) -> noted.Note | None:
+    """Read the note of a device, also if it is damaged. See find().
 
-    It counts also if it cannot be read: the device is cleaned all the same.
+    A VAN has the device, and it is to be cleaned.
     """
     return _read(kind, name)
 

@@ -358,7 +358,7 @@ def test_a_question_while_it_is_set_up_undoes_nothing(dsa, monkeypatch):
         start(*args)
 
     monkeypatch.setattr(idxd_setup, 'start', asks_first)
-    (van,) = os_acc.plug(instance := devices.instance(), [wanted()])
+    os_acc.plug(instance := devices.instance(), [wanted()])
     assert asked == [True]
     assert records.idxd_devices.names() == [DSA]
     assert layout(dsa) == ([0, 1] * 2 + [-1] * 4, [0, 1] * 2, {32})

@@ -790,7 +790,13 @@ def test_no_container_gets_what_another_van_has(journals, prepare, wanted):
         exception.DeviceBusy, match=f'instance {instance.uuid}'
     ):
         container_specs.write(other, other, handle)
+    notes = {n: root_notes.files.read(n) for n in root_notes.files.names()}
+    damage()
+    with pytest.raises((exception.DeviceBusy, exception.DeviceNotFound)):
+        container_specs.write(other, other, handle)
     assert not specs.exists()
+    for name, text in notes.items():
+        root_notes.files.write(name, text)
     container_specs.write(van.uuid, instance.uuid, handle)
     container_specs.withdraw(van.uuid, 0.0)
     os_acc.unplug(instance)
@@ -825,6 +831,18 @@ def test_mdevs_are_not_kept_on_a_function_of_another(journals):
         function_notes.note_function(pci.get(parent))
     with stranger(), pytest.raises(exception.DeviceBusy, match='has it'):
         mdev_devices.keep(MDEV, parent, 'a', 5.0)
+
+
+def test_a_damaged_note_keeps_an_mdev(journals):
+    """The guest of another journal, which has it, is off."""
+    devices.spec({'mdev_types': ['mtty-1']})
+    with stranger():
+        mdev_devices.create(MDEV, 'mtty', 'mtty-1', 5.0, kept=True)
+    damage()
+    there = snapshot(journals.kernel)
+    with stranger(), pytest.raises(exception.DeviceBusy, match='a VAN has'):
+        mdev_devices.let_go(MDEV, 'mtty', 'mtty-1', 5.0)
+    assert snapshot(journals.kernel) == there
 
 
 def test_a_share_has_one_name(journals):

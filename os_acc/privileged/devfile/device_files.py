@@ -143,7 +143,7 @@ def give_back(
         cleaned
     """
     note = _note(name, share)
-    noted = notes.to_undo(notes.FILE, note)
+    noted = notes.any_of(notes.FILE, note)
     notes.check_noted(notes.FILE, note)
     closed = [
         *_files(files),
@@ -178,7 +178,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
     if share:
         return notes.Cleaned.SHARED
     note = _note(name, share)
-    noted = notes.to_undo(notes.FILE, note)
+    noted = notes.any_of(notes.FILE, note)
     said = notes.said(Files, notes.FILE, note)
     if noted is None or not noted.may_be(name):
         return notes.Cleaned.NEVER_GIVEN

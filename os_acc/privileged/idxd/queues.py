@@ -174,7 +174,7 @@ def disable(
 
 def _clean(name: str, van: str) -> notes.Cleaned:
     """Run the operator's command for a work queue that a VAN has now."""
-    noted = notes.to_undo(notes.IDXD, name)
+    noted = notes.any_of(notes.IDXD, name)
     if noted is None or not noted.may_be(van):
         return notes.Cleaned.NEVER_GIVEN
     if idxd_notes.idxd_files.read(name) is None:
