@@ -212,6 +212,16 @@ def of_others() -> list[noted.Note]:
     return [each for each in _all() if each.is_of_another]
 
 
+def of_other_instances(instance: str) -> list[noted.Note]:
+    """The notes of other instances, and those that cannot be read."""
+    return [
+        each
+        for each in _all()
+        if each.is_damaged
+        or (each.holder is not None and each.holder.instance != instance)
+    ]
+
+
 def _all() -> Iterator[noted.Note]:
     """The notes of what VANs have.
 

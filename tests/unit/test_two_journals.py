@@ -802,6 +802,24 @@ def test_no_container_gets_what_another_van_has(journals, prepare, wanted):
     os_acc.unplug(instance)
 
 
+def test_no_container_gets_the_group_of_another_function(journals):
+    """Root has not given out the function that its caller names."""
+    one, other = '0000:07:00.0', '0000:07:00.1'
+    for address in (one, other):
+        journals.kernel.add_function(address, '1234:11e8', 0xFF00, group=60)
+    instance, van = plug(devices.pci(one))
+    journals.kernel.bind(other, 'vfio-pci')
+    specs = journals.kernel.root / 'run/cdi'
+    os_acc.CONF.register_opts(cdi_options.OPTS, cdi_options.GROUP)
+    os_acc.CONF.set_override('spec_dir', str(specs), cdi_options.GROUP)
+    handle = objects.PCIHandle(address=other).obj_to_primitive()
+    mine, theirs = str(uuid.uuid4()), str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=van.uuid):
+        container_specs.write(theirs, theirs, handle)
+    assert not specs.exists()
+    container_specs.write(mine, instance.uuid, handle)
+
+
 def stranger():
     """A VAN of another journal."""
     names = [str(uuid.uuid4()) for _ in range(3)]
