@@ -13,6 +13,8 @@ from os_acc import kinds
 from os_acc.claims import of_handle
 from os_acc.containers import handle as handles
 from os_acc.kernel import file_place
+from os_acc.kernel import mdev
+from os_acc.kernel import pci
 from os_acc.kinds.devfile import groups as file_groups
 from os_acc.privileged import arguments
 from os_acc.privileged import noted
@@ -56,21 +58,40 @@ def edits(handle: handles.Handle, van: str) -> spec_edits.Edits:
 def check_holder(handle: handles.Handle, van: str, instance: str) -> None:
     """Check that the notes name no other VAN for a device.
 
-    :raises DeviceBusy: if one does: its guest may be off, so that nobody has
-        the device open
+    A driver of another distribution writes no note. Then no other instance may
+    have anything that excludes the device, such as a function of its group.
+
+    :raises DeviceBusy: if a note does, or cannot be read: the guest may be
+        off, so that nobody has the device open
     """
     kind, _, name = handle.identity.partition('/')
     if kind == 'file':
         name = file_place.with_share(handle.name, handle.share or '')
-    for each, (_, handle_kind) in noted.KINDS.items():
-        found = notes.find(each, name) if handle_kind == kind else None
-        if (
-            found is not None
-            and found.holder is not None
-            and (found.holder.van, found.holder.instance) != (van, instance)
-            and notes.is_current(found)
+    kinds_of = [x for x, each in noted.KINDS.items() if each.handle == kind]
+    about = [notes.any_of(each, name) for each in kinds_of]
+    current = [x for x in about if x is not None and notes.is_current(x)]
+    if not current:
+        others = notes.of_other_instances(instance)
+        wanted = _unnoted(kinds_of[0], name)
+        for other in noted.Rule(others, wanted).in_the_way(wanted):
+            if notes.is_current(other.note):
+                raise other.note.error(other.both)
+    for found in current:
+        who = found.holder
+        if found.is_damaged or (
+            who is not None and (who.van, who.instance) != (van, instance)
         ):
             raise found.error()
+
+
+def _unnoted(kind: str, name: str) -> noted.Note:
+    """The note of a function or mdev that root has not given out."""
+    parent = name
+    if kind == noted.PCI:
+        parent = pci.get(name).parent
+    elif (found := mdev.find(name)) is not None:
+        parent = found.parent
+    return notes.made(kind, name, {'what': name, 'device': parent})
 
 
 def common(handle: handles.Handle) -> frozenset[str]:

@@ -96,6 +96,10 @@ class Note:
     def is_readable(self) -> bool:
         return bool(self.what != '')
 
+    def may_be(self, what: str) -> bool:
+        """Whether it is about this, or no longer says what it is about."""
+        return self.what in ('', what)
+
     @property
     def ids(self) -> str:
         """vendor:product of the function that the VAN has; '': unknown."""

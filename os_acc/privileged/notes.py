@@ -133,6 +133,14 @@ def check_noted(kind: str, name: str) -> None:
         known.refuse()
 
 
+def any_of(kind: str, name: str) -> noted.Note | None:
+    """Read the note of a device, also if it is damaged. See find().
+
+    A VAN has the device, and it is to be cleaned.
+    """
+    return _read(kind, name)
+
+
 def undoes_own(
     returns: _T,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
@@ -202,6 +210,16 @@ def is_current(found: noted.Note) -> bool:
 def of_others() -> list[noted.Note]:
     """The notes of other VANs than the one for which this call is made."""
     return [each for each in _all() if each.is_of_another]
+
+
+def of_other_instances(instance: str) -> list[noted.Note]:
+    """The notes of other instances, and those that cannot be read."""
+    return [
+        each
+        for each in _all()
+        if each.is_damaged
+        or (each.holder is not None and each.holder.instance != instance)
+    ]
 
 
 def _all() -> Iterator[noted.Note]:
@@ -353,6 +371,8 @@ def adopt(who: holder.Holder, device: str) -> None:
             # unknown.
             if kind != NAMESPACE or not known.is_damaged:
                 wanted = {**known.values, 'holder': who.to_wire()}
+                if kind == IDXD and not known.is_readable:
+                    wanted['what'] = who.van
                 _notes.write(f'{kind}-{device}', wanted)
 
 

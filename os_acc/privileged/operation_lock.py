@@ -21,6 +21,8 @@ from os_acc import exception
 from os_acc.deadlines import waiting
 from os_acc.privileged import root_folder
 
+_DIRECTORY = 'locks'
+
 _T = TypeVar('_T')
 
 
@@ -42,9 +44,21 @@ def held(path: str, seconds: float) -> contextlib.AbstractContextManager[int]:
 def named(name: str, seconds: float) -> contextlib.AbstractContextManager[int]:
     """Hold the lock of a device that need not be in sysfs. See held().
 
+    The file stays until the host is rebooted. So look first whether there is
+    such a device: a caller could name more and more of them.
+
     :param name: without slashes, such as the world wide name of a namespace
     """
-    return root_folder.locked('locks', name, seconds)
+    return root_folder.locked(_DIRECTORY, name, seconds)
+
+
+def was_named(name: str) -> bool:
+    """Whether an operation has held such a lock in this boot.
+
+    If none has, and there is no note, there is nothing to undo.
+    """
+    path = f'{root_folder.PATH}/{_DIRECTORY}/{root_folder.check_name(name)}'
+    return os.path.lexists(path)
 
 
 def within(

@@ -22,6 +22,7 @@ from os_acc.journal import desired
 from os_acc.operations import preview
 from os_acc.privileged.idxd import devices as privileged
 from os_acc.privileged.idxd import notes as records
+from os_acc.privileged.idxd import setup as idxd_setup
 from os_acc.spec import device_spec
 
 DSA, OTHER = '0000:6a:01.0', '0000:6f:01.0'
@@ -346,6 +347,23 @@ def test_a_check_of_an_undo_for_an_instance(dsa):
     assert step(apply(check=True)).result == 'would change'
     assert step(apply()).result == 'changed'
     assert apply().steps == []
+
+
+def test_a_question_while_it_is_set_up_undoes_nothing(dsa, monkeypatch):
+    """Root asks without the lock, while a VAN gets its first work queue."""
+    start, asked = idxd_setup.start, []
+
+    def asks_first(*args):
+        asked.append(privileged.lets_go(DSA))
+        start(*args)
+
+    monkeypatch.setattr(idxd_setup, 'start', asks_first)
+    os_acc.plug(instance := devices.instance(), [wanted()])
+    assert asked == [True]
+    assert records.idxd_devices.names() == [DSA]
+    assert layout(dsa) == ([0, 1] * 2 + [-1] * 4, [0, 1] * 2, {32})
+    os_acc.unplug(instance)
+    assert dsa.state == 'disabled'
 
 
 def test_export(dsa):

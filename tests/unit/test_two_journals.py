@@ -569,6 +569,50 @@ def test_a_damaged_note(journals):
     assert root_notes.files.names() == []
 
 
+@pytest.fixture
+def cleaned(tmp_path):
+    """What cleaning_command was run for."""
+    path = tmp_path / 'cleaned'
+    path.touch()
+    command = f"sh -c 'echo $0 >> {path}' {{address}}"
+    os_acc.CONF.set_override('cleaning_command', command, 'os_acc')
+    return path
+
+
+def damage():
+    for name in root_notes.files.names():
+        root_notes.files.write(name, '{"what": ')
+
+
+# Those of functions and mdevs are cleaned whatever their notes say.
+CLEANED = [each for each in SAME if each.id in ('file', 'NPU', 'queue')]
+
+
+@pytest.mark.parametrize('again', [True, False])
+@pytest.mark.parametrize(('prepare', 'wanted'), CLEANED)
+def test_cleaned_although_its_note_was_damaged(
+    journals, cleaned, prepare, wanted, again
+):
+    """With again, the service is started again before it is given back."""
+    prepare(journals)
+    before = journals.kernel.snapshot()
+    instance, _ = plug(wanted())
+    damage()
+    if again:
+        journals.use('nova')
+    written = len(journals.kernel.writes)
+    assert os_acc.unplug(instance) == 1
+    assert len(cleaned.read_text().split()) == 1
+    assert journals.kernel.snapshot() == before
+    if prepare is npu:
+        files = [file for file, _ in journals.kernel.writes[written:]]
+        assert any(each.endswith('/unbind') for each in files)
+    if again:
+        assert root_notes.files.names() == []
+    else:
+        assert 'cannot be read' in busy(wanted())
+
+
 def test_the_other_journal_was_faster(journals, monkeypatch):
     """The undo of who lost the race advises nothing and leaves no VAN."""
     real, others = taking.take, []
@@ -746,10 +790,34 @@ def test_no_container_gets_what_another_van_has(journals, prepare, wanted):
         exception.DeviceBusy, match=f'instance {instance.uuid}'
     ):
         container_specs.write(other, other, handle)
+    notes = {n: root_notes.files.read(n) for n in root_notes.files.names()}
+    damage()
+    with pytest.raises((exception.DeviceBusy, exception.DeviceNotFound)):
+        container_specs.write(other, other, handle)
     assert not specs.exists()
+    for name, text in notes.items():
+        root_notes.files.write(name, text)
     container_specs.write(van.uuid, instance.uuid, handle)
     container_specs.withdraw(van.uuid, 0.0)
     os_acc.unplug(instance)
+
+
+def test_no_container_gets_the_group_of_another_function(journals):
+    """Root has not given out the function that its caller names."""
+    one, other = '0000:07:00.0', '0000:07:00.1'
+    for address in (one, other):
+        journals.kernel.add_function(address, '1234:11e8', 0xFF00, group=60)
+    instance, van = plug(devices.pci(one))
+    journals.kernel.bind(other, 'vfio-pci')
+    specs = journals.kernel.root / 'run/cdi'
+    os_acc.CONF.register_opts(cdi_options.OPTS, cdi_options.GROUP)
+    os_acc.CONF.set_override('spec_dir', str(specs), cdi_options.GROUP)
+    handle = objects.PCIHandle(address=other).obj_to_primitive()
+    mine, theirs = str(uuid.uuid4()), str(uuid.uuid4())
+    with pytest.raises(exception.DeviceBusy, match=van.uuid):
+        container_specs.write(theirs, theirs, handle)
+    assert not specs.exists()
+    container_specs.write(mine, instance.uuid, handle)
 
 
 def stranger():
@@ -781,6 +849,18 @@ def test_mdevs_are_not_kept_on_a_function_of_another(journals):
         function_notes.note_function(pci.get(parent))
     with stranger(), pytest.raises(exception.DeviceBusy, match='has it'):
         mdev_devices.keep(MDEV, parent, 'a', 5.0)
+
+
+def test_a_damaged_note_keeps_an_mdev(journals):
+    """The guest of another journal, which has it, is off."""
+    devices.spec({'mdev_types': ['mtty-1']})
+    with stranger():
+        mdev_devices.create(MDEV, 'mtty', 'mtty-1', 5.0, kept=True)
+    damage()
+    there = snapshot(journals.kernel)
+    with stranger(), pytest.raises(exception.DeviceBusy, match='a VAN has'):
+        mdev_devices.let_go(MDEV, 'mtty', 'mtty-1', 5.0)
+    assert snapshot(journals.kernel) == there
 
 
 def test_a_share_has_one_name(journals):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 import dataclasses
-import functools
 import re
 from typing import Any
 
@@ -111,7 +111,10 @@ def take(
         if found.spec.shared is None:
             _check_still_free(found, note, spec is not None)
 
-    lock = functools.partial(operation_lock.named, f'file-{name}')
+    def lock(most: float) -> contextlib.AbstractContextManager[int]:
+        _found(name, note)  # there is such an accelerator
+        return operation_lock.named(f'file-{name}', most)
+
     what = f'device file {name} to be assigned'
     operation_lock.within(lock, seconds, what, act)
 
@@ -140,6 +143,7 @@ def give_back(
         cleaned
     """
     note = _note(name, share)
+    noted = notes.any_of(notes.FILE, note)
     notes.check_noted(notes.FILE, note)
     closed = [
         *_files(files),
@@ -147,6 +151,8 @@ def give_back(
     ]
     seconds = arguments.seconds(seconds)
     _wait_until_closed(name, closed, arguments.seconds(release_seconds))
+    if noted is None and not operation_lock.was_named(f'file-{name}'):
+        return []
 
     with operation_lock.named(f'file-{name}', seconds / 2) as lock:
         cleaned = _clean(name, share)
@@ -171,10 +177,12 @@ def _clean(name: str, share: str) -> notes.Cleaned:
     """
     if share:
         return notes.Cleaned.SHARED
-    noted = notes.said(Files, notes.FILE, _note(name, share), name)
-    if noted is None:
+    note = _note(name, share)
+    noted = notes.any_of(notes.FILE, note)
+    said = notes.said(Files, notes.FILE, note)
+    if noted is None or not noted.may_be(name):
         return notes.Cleaned.NEVER_GIVEN
-    before = file_groups.from_text(noted.entry)
+    before = None if said is None else file_groups.from_text(said.entry)
     found = file_groups.find(name, offers.specs(), before)
     if found is None or noted.is_other(found):
         return notes.Cleaned.GONE

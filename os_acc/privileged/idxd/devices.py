@@ -128,10 +128,9 @@ def lets_go(address: str) -> bool:
     """Say whether let_go() would do something."""
     function = arguments.there(address)
     known = idxd_notes.idxd_devices.read(address)
-    if known is None:
-        return False
-    return known.kept or not (
-        idxd_notes.in_use(function) or idxd_notes.layout_of(function) is None
+    # Not by layout_of(), which undoes what a call that goes on has set.
+    return known is not None and (
+        known.kept or not idxd_notes.in_use(function)
     )
 
 

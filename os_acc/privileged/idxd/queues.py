@@ -174,7 +174,8 @@ def disable(
 
 def _clean(name: str, van: str) -> notes.Cleaned:
     """Run the operator's command for a work queue that a VAN has now."""
-    if not notes.is_noted(notes.IDXD, name, van):
+    noted = notes.any_of(notes.IDXD, name)
+    if noted is None or not noted.may_be(van):
         return notes.Cleaned.NEVER_GIVEN
     if idxd_notes.idxd_files.read(name) is None:
         return notes.Cleaned.GONE  # reset by a reboot

@@ -171,7 +171,7 @@ def let_go(uuid: str, parent: str, kind: str, seconds: float) -> bool:
         if there is not None:
             if there != wanted or mdevs.read(uuid) is None:
                 return False
-            if notes.find(notes.MDEV, uuid) is not None:
+            if notes.any_of(notes.MDEV, uuid) is not None:
                 raise exception.DeviceBusy(
                     device=f'mdev {uuid}', reason='a VAN has it'
                 )

@@ -161,10 +161,11 @@ def give_back(
     pci.directory(address)  # it checks the address
     arguments.uuid(instance_uuid)
     name = npu_names.name_of(address)
+    noted = notes.any_of(notes.FILE, name)
     notes.check_noted(notes.FILE, name)
     seconds = arguments.seconds(seconds)
     release_seconds = arguments.seconds(release_seconds)
-    if find(address) is None:
+    if noted is None:
         file_owners.restore(name)
         return []
 
@@ -212,7 +213,8 @@ def _clean(address: str) -> notes.Cleaned:
     :returns: GONE if the VAN's device is not there any more
     """
     function = pci.find(address)
-    if function is None or not is_given(function):
+    noted = notes.any_of(notes.FILE, npu_names.name_of(address))
+    if function is None or noted is None or not noted.may_be(function.ids):
         return notes.Cleaned.GONE
     return cleaning.run_command(address)
 

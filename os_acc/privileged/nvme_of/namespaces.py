@@ -64,6 +64,7 @@ def connect(
     _check(wwn, instance_uuid)
     seconds = arguments.seconds(seconds)
     arguments.whole(fast_io_fail, 'fast_io_fail', 86400)
+    _target(wwn, instance_uuid, nvme_of_notes.read(wwn))  # there is one
     with operation_lock.named(wwn, seconds / 2) as lock:
         note = nvme_of_notes.read(wwn)
         target = _target(wwn, instance_uuid, note)
@@ -106,6 +107,8 @@ def release(
     _check(wwn, instance_uuid)
     release_seconds = arguments.seconds(release_seconds)
     seconds = arguments.seconds(seconds)
+    if nvme_of_notes.read(wwn) is None and not operation_lock.was_named(wwn):
+        return True
     with operation_lock.named(wwn, seconds / 2) as lock:
         note = nvme_of_notes.read(wwn)
         if note is not None and note.is_of_another:
