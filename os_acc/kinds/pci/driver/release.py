@@ -33,6 +33,7 @@ CONF = cfg.CONF
 # Keys of VAN.driver_data, beside those of pci_vfs.
 BIND = 'bind'
 IDS = 'ids'
+UNPROGRAMMED = 'unprogrammed'  # other ids, which it has if it loses its image
 RESET = 'reset'
 COMMAND_EMPTIES = 'command_empties'  # if so: cleaning_command empties it
 VFIO_DRIVER = 'vfio_driver'  # the driver to bind the function to
@@ -179,7 +180,10 @@ def check_same(van: objects.VAN, function: pci.Function) -> None:
     """Check that a function is the one that a VAN has got."""
     ids = van.driver_data.get(IDS)
     # An older version of os-acc noted nothing.
-    if ids not in (None, function.ids):
+    if ids is not None and function.ids not in (
+        ids,
+        van.driver_data.get(UNPROGRAMMED),
+    ):
         raise exception.DeviceNotFound(
             wanted=f'PCI function {function.address}',
             reason=f'device {function.ids} is at that address now; '
