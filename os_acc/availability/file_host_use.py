@@ -20,10 +20,14 @@ from os_acc.kinds.devfile import refusals as file_refusals
 from os_acc.refusals import refusals
 from os_acc.refusals.reasons import Reason
 
-# Classes of character devices that give access to disks, and how many levels
-# above the file's directory that is in which the disks are: they are beside
-# .../0:0:0:0/scsi_generic/sg0, and beside .../nvme-subsys0/ng0n1 itself.
-_OF_DISKS = {'scsi_generic': 2, 'bsg': 2, 'nvme': 2, 'nvme-generic': 1}
+# Classes of character devices that give access to disks and tapes, and how
+# many levels above the file's directory that is in which the disks are: they
+# are beside .../0:0:0:0/scsi_generic/sg0, and beside .../nvme-subsys0/ng0n1
+# itself.
+_OF_DISKS = {
+    **dict.fromkeys(('scsi_generic', 'bsg', 'scsi_tape', 'nvme'), 2),
+    'nvme-generic': 1,
+}
 
 # bInterfaceClass of USB, and bDeviceClass of a hub; bInterfaceProtocol of HID
 _MASS_STORAGE, _HID, _HUB = '08', '03', '09'

@@ -97,21 +97,34 @@ class Reader:
     def _chip(self, pf: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The PFs of the chip of a PF, and those that are FPGAs."""
         if pf not in self._chips:
-            parts, fpgas, seen = {pf}, set[str](), set[str]()
-            # Most hosts have none.
-            near = any(map(self._is_fpga, chip.slot_addresses(pf)))
-            todo = {pf} if near else set[str]()
+            parts, seen = {pf}, set[str]()
+            todo = {pf} if self._may_be_of_fpga(pf) else set[str]()
             while todo:
-                # A PF may not show its chip, as an FPGA does.
+                # A PF may not show its chip, as another one does.
                 seen.add(each := todo.pop())
                 parts.update(self._parents(each))
-                fpgas.update(filter(self._is_fpga, parts))
-                todo = fpgas - seen
-            chip_and_fpgas = tuple(sorted(parts)), tuple(sorted(fpgas))
+                todo = parts - seen
+            fpgas = sorted(filter(self._is_fpga, parts))
+            chip_and_fpgas = tuple(sorted(parts)), tuple(fpgas)
             self._chips |= dict.fromkeys(
                 parts if fpgas else {pf}, chip_and_fpgas
             )
         return self._chips[pf]
+
+    def _may_be_of_fpga(self, pf: str) -> bool:
+        """Whether a PF may be of an FPGA's chip. Most hosts have no FPGA.
+
+        One in another slot is found by the serial number of the card.
+        """
+        near = chip.slot_addresses(pf)
+        if any(map(self._is_fpga, near)):
+            return True
+        named = any(each.programmer for each in self._specs.entries)
+        return any(
+            chip.shows_serial(each)
+            and (named or each.base_class == chip.CLASS_ACCELERATOR)
+            for each in filter(None, map(self._find, near))
+        )
 
     def _parents(self, address: str) -> list[str]:
         pf = self._find(address)

@@ -221,6 +221,12 @@ def _elsewhere(function: pci.Function) -> Iterator[pci.Function]:
             yield found
 
 
+def shows_serial(function: pci.Function) -> bool:
+    """Whether a function may show a serial number. This reads nothing."""
+    starts = tuple(entry for _, entry, _ in _SERIALS)
+    return any(name.startswith(starts) for name in function.entries)
+
+
 def _first_serial(
     functions: Collection[pci.Function],
 ) -> tuple[str, str | None]:

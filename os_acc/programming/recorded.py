@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 
@@ -13,6 +14,8 @@ from os_acc import exception
 from os_acc import health
 from os_acc.journal import health as causes
 from os_acc.journal import programs
+from os_acc.kernel import chip as chips
+from os_acc.kernel import pci
 from os_acc.kernel import sysfs
 from os_acc.programming import announcing
 from os_acc.programming import contents
@@ -104,6 +107,7 @@ class Recorded(contents.Contents):
         The hooks are to be called for it, unless it is PROGRAMMING.
         """
         self._forget_others(state)
+        chip = self._chip_now()
         record = programs.Program(
             device=self.key,
             region=self.region,
@@ -114,14 +118,22 @@ class Recorded(contents.Contents):
             error=error,
             updated_at=timeutils.utcnow().isoformat(),
             driver=self.driver.name,
-            chip=self.chip.identity if self.chip else None,
+            chip=chip.identity if chip else None,
             address=self.device,
-            serial=self.chip.serial if self.chip else None,
+            serial=chip.serial if chip else None,
             handles=self.handles,
             announced=state == programs.PROGRAMMING,
         )
         self.driver.journal.save_program(record)
         return record
+
+    def _chip_now(self) -> chips.Chip | None:
+        """The chip as it is now: a new image may have given it other ids."""
+        if self.chip is not None:
+            with contextlib.suppress(exception.DeviceError, OSError):
+                if (there := pci.find(self.device)) is not None:
+                    return chips.of(there)
+        return self.chip
 
     def _forget_others(self, state: str) -> None:
         """Forget records that are wrong once the slot's has a new state.

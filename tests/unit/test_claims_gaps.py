@@ -135,6 +135,52 @@ def test_a_pf_of_an_fpga_and_one_of_another_class(host, numbers):
     excluded(host, lambda: devices.pci(first), lambda: devices.pci(second))
 
 
+SLOTS = ('0000:3b:00.0', '0000:3c:00.0')
+
+
+@pytest.fixture(params=['itself', 'beside it'])
+def two_slots(host, request):
+    """A card with an FPGA, and a PF in another slot that is no FPGA.
+
+    The PF, or one beside it, shows the serial number of the card.
+    """
+    shown = SLOTS[1]
+    if request.param == 'beside it':
+        shown = f'{SLOTS[1][:-1]}1'
+    for address, ids in zip(SLOTS, ('1af4:5000', '1af4:5001'), strict=True):
+        host.kernel.add_function(address, ids, 0x120000)
+    if shown not in SLOTS:
+        host.kernel.add_function(shown, '1af4:5002', 0x120000)
+    for address in (SLOTS[0], shown):
+        path = host.kernel.pci / f'devices/{address}/serial_number'
+        path.write_text('64-4c-36-11-1b-a8-00-01\n')
+    program = ['/bin/true', '{address}', '{file}']
+    devices.spec(
+        {'address': SLOTS[0], 'program': program}, {'address': SLOTS[1]}
+    )
+    return host
+
+
+@pytest.mark.parametrize('numbers', ['01', '10'])
+def test_a_pf_of_an_fpga_and_one_in_another_slot(two_slots, numbers):
+    """Who has the FPGA may program what the other PF shows."""
+    first, second = (SLOTS[int(number)] for number in numbers)
+    excluded(
+        two_slots, lambda: devices.pci(first), lambda: devices.pci(second)
+    )
+
+
+@pytest.mark.parametrize('numbers', ['01', '10'])
+def test_two_journals_and_an_fpga_in_two_slots(two_slots, numbers):
+    first, second = (SLOTS[int(number)] for number in numbers)
+    two_slots.use('nova')
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(first)])
+    two_slots.use('other')
+    text = str(devices.refused(devices.pci(second)))
+    assert f'instance {instance.uuid} has it' in text
+
+
 def test_a_disk_of_which_a_van_has_a_partition_since_before_a_reboot(host):
     """The VAN gets its partition again, with what it has written to it."""
     for name, number, directory in (

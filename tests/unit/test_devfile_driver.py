@@ -752,6 +752,33 @@ def test_the_character_device_of_a_disk_that_is_open(nodes, monkeypatch):
     assert 'opened block device sdy exclusively' in str(error)
 
 
+@pytest.mark.parametrize(
+    ('above', 'pci_class'),
+    [
+        ('0000:04:00.0/host5/rport-5:0-1', 0x0C0400),  # Fibre Channel
+        ('0000:04:00.0/host5/port-5:0', 0x010700),  # SAS
+        ('', 0),  # iSCSI
+    ],
+)
+def test_the_file_of_a_tape_keeps_data(nodes, above, pci_class):
+    """What a tenant has written is on the cartridge, whatever leads to it."""
+    there = 'platform/host5/session1'
+    if above:
+        nodes.kernel.add_function('0000:04:00.0', '1077:2261', pci_class)
+        there = f'pci0000:00/{above}'
+    there += '/target5:0:0/5:0:0:1'
+    nodes.add('nst0', 'c 9:128', f'{there}/scsi_tape/nst0', 'scsi_tape')
+    nodes.changed = True
+    entry = {'devices': '/dev/nst0'}
+    devices.spec(entry)
+    (found,) = os_acc.get_devices()
+    assert 'it stores data' in found.handles[0].reason
+    assert 'it stores data' in str(devices.refused(named(found.address)))
+    devices.spec(entry | {'keeps_data': True})
+    instance, _ = plug(named(found.address))
+    os_acc.unplug(instance)
+
+
 @pytest.fixture
 def stick(nodes):
     """A USB disk, by the file of the USB device."""

@@ -25,6 +25,7 @@ from os_acc.doctor import state as doctor_state
 from os_acc.journal import health as rows
 from os_acc.journal import programs
 from os_acc.objects import device as device_objects
+from os_acc.privileged import notes
 from os_acc.privileged import root_folder
 from os_acc.privileged.fpga import reenumeration as privileged
 from os_acc.privileged.pci import functions as privileged_pci
@@ -594,6 +595,66 @@ def test_root_makes_it_leave_the_bus(tool, kernel):
     assert device(FPGA).handles_total == 3
     assert kernel.driver_of(van.handle.address) == 'vfio-pci'
     assert (van.function_id, causes()) == ('aes', [])
+
+
+def with_ids(kernel, product):
+    """Let the FPGA have another product id, as with another image."""
+    path = pathlib.Path(f'{kernel.pci}/devices/{FPGA}')
+    before = (path / 'device').read_text().strip().removeprefix('0x')
+    (path / 'device').write_text(f'0x{product}\n')
+    text = (path / 'modalias').read_text()
+    (path / 'modalias').write_text(
+        text.replace(before.upper(), product.upper())
+    )
+
+
+# No VFs, and what the FPGA has can be seen nowhere.
+UNKNOWN = ('num_vfs', 'check')
+
+
+@pytest.fixture
+def changing(kernel, tmp_path, request):
+    """An FPGA that has other ids once it is programmed."""
+    driver = {'none': 'vfio-pci'}.get(request.param, 'dfl-pci')
+    kernel.add_function(FPGA, '8086:bcce', 0x120000, driver)
+    made = vendor_module.Vendor(tmp_path / 'vendor')
+    made.configure('single')
+    entry = made.spec(activation='reenumerate', bind=request.param)
+    devices.spec({k: v for k, v in entry.items() if k not in UNKNOWN})
+    os_acc.CONF.set_override('plugin', 'noop', 'os_acc')
+    os_acc.initialize()
+
+    def rescan(path, text):
+        kernel.come_back()
+        with_ids(kernel, 'bccf')
+
+    kernel.handlers['rescan'] = rescan
+    return made
+
+
+@pytest.mark.parametrize(
+    'changing', ['os-acc', 'none', 'libvirt'], indirect=True
+)
+@pytest.mark.parametrize('rebooted', [None, 'bccf', 'bcce'])
+def test_it_comes_back_with_other_ids(changing, kernel, rebooted):
+    """A reboot does not make it lose its image; a power cycle does."""
+    driver, instance = kernel.driver_of(FPGA), devices.instance()
+    wanted = request(changing)
+    os_acc.plug(instance, [wanted])
+    assert device(FPGA).function_id == 'aes'
+    # It is intact.
+    os_acc.plug(instance, [wanted])
+    assert len(changing.calls()) == 1
+    if rebooted is not None:
+        kernel.reboot()
+        with_ids(kernel, rebooted)
+        os_acc.initialize(reset=True)
+        (van,) = os_acc.replug(instance)
+        assert (van.function_id, device(FPGA).function_id) == ('aes', 'aes')
+    os_acc.unplug(instance)
+    assert kernel.driver_of(FPGA) == driver
+    assert notes.files.names() == []
+    assert device(FPGA).handles_free == 1
 
 
 def test_it_does_not_come_back(tool, kernel):

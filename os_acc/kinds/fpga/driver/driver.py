@@ -28,6 +28,7 @@ from os_acc.drivers import allocation
 from os_acc.drivers import base
 from os_acc.drivers import choosing
 from os_acc.drivers import pci_functions
+from os_acc.kernel import chip as chips
 from os_acc.kernel import pci
 from os_acc.kinds.fpga.driver import slots as fpga_slots
 from os_acc.kinds.pci.driver import claim
@@ -289,18 +290,29 @@ class FPGADriver(base.Driver):
         # If the request names the function, any bitstream with it will do.
         function_id, bitstream = slot.asked(van, request)
         by_file = bitstream is not None and function_id is None
-        if not by_file and slot.take(van, programming.Wanted(function_id)):
-            return
-        try:
-            self._program(
-                slot, spec, bitstream, function_id, van.report_progress, van
-            )
-        except (exception.DeviceBusy, exception.DeviceInUseByHost):
-            raise
-        except Exception as err:
-            if search:
-                raise choosing.SearchEnds(err) from err
-            raise
+        if by_file or not slot.take(van, programming.Wanted(function_id)):
+            try:
+                self._program(
+                    slot,
+                    spec,
+                    bitstream,
+                    function_id,
+                    van.report_progress,
+                    van,
+                )
+            except (exception.DeviceBusy, exception.DeviceInUseByHost):
+                raise
+            except Exception as err:
+                if search:
+                    raise choosing.SearchEnds(err) from err
+                raise
+        # This or another VAN may have had the whole chip programmed.
+        chip = chips.of(pci.get(van.device))
+        van.driver_data = {
+            **van.driver_data,
+            programming.CHIP: chip.identity,
+        }
+        self._claims.renew(van)
 
     def _stays_as_it_is(
         self,

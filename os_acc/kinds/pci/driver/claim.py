@@ -198,6 +198,30 @@ class Claims:
                 reason='its entry of device_spec offers only parts of it',
             )
 
+    def renew(self, van: objects.VAN) -> None:
+        """Note a VAN's function anew, if it has other ids now.
+
+        The caller has programmed it, and no guest has had it since.
+        """
+        function = pci.get(allocation.address_of(van))
+        data, bind = dict(van.driver_data), van.driver_data[release.BIND]
+        if function.ids == data[release.IDS]:
+            return
+        spec = self._specs().held(
+            function,
+            data.get(release.VFIO_DRIVER),
+            release.COMMAND_EMPTIES in data,
+        )
+        data.pop(release.DRIVER_BEFORE, None)
+        van.driver_data = {
+            release.UNPROGRAMMED: data[release.IDS],
+            **data,
+            **taking.before(self._driver, van, function, spec, bind),
+        }
+        van.save()
+        if bind not in release.BOUND_BY_OS_ACC:
+            release.hold(function.address)
+
     def bind(self, van: objects.VAN) -> None:
         """Make a VAN's function ready for its guest.
 

@@ -34,6 +34,7 @@ CONF = cfg.CONF
 # Keys of VAN.driver_data, beside those of pci_vfs.
 BIND = 'bind'
 IDS = 'ids'
+UNPROGRAMMED = 'unprogrammed'  # other ids, which it has if it loses its image
 DRIVE = 'drive'  # which NVMe drive it is; unknown if it was bound to VFIO
 RESET = 'reset'
 COMMAND_EMPTIES = 'command_empties'  # if so: cleaning_command empties it
@@ -204,7 +205,8 @@ def check_same(van: objects.VAN, function: pci.Function) -> None:
 
     Drives of one model may have each other's addresses after a reboot.
     """
-    if (other := _other(function, van.driver_data)) is not None:
+    other = _other(function, van.driver_data)
+    if other is not None and other[0] != van.driver_data.get(UNPROGRAMMED):
         raise exception.DeviceNotFound(
             wanted=f'PCI function {function.address}',
             reason=f'device {other[0]} is at that address now; '
