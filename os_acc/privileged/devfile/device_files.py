@@ -184,7 +184,7 @@ def _clean(name: str, share: str) -> notes.Cleaned:
         return notes.Cleaned.NEVER_GIVEN
     before = None if said is None else file_groups.from_text(said.entry)
     found = file_groups.find(name, offers.specs(), before)
-    if found is None or noted.is_other(found):
+    if found is None or (said is not None and said.is_other(found)):
         return notes.Cleaned.GONE
     if cleaning.is_wanted():
         _check_free(found, True)
