@@ -96,12 +96,8 @@ def note_function(
     function: pci.Function, spec: device_spec.Spec | None = None, **more: Any
 ) -> None:
     """Note that a function is given out as a whole. See notes.note()."""
-    if fpga_ids.is_fpga(function, spec):
-        more['fpga'] = True
-    device = function.parent
-    notes.note(
-        notes.PCI, function.address, function.ids, device=device, **more
-    )
+    values = {**of_whole(notes.PCI, function, spec).values, **more}
+    notes.note(notes.PCI, function.address, **values)
 
 
 def renew(function: pci.Function) -> bool:
@@ -137,6 +133,22 @@ def note_vgpu(vf: pci.Function, number: int | None) -> None:
         None: the operator sets it
     """
     notes.note(notes.VGPU, vf.address, vf.ids, device=vf.parent, number=number)
+
+
+def of_whole(
+    kind: str, function: pci.Function, spec: device_spec.Spec | None = None
+) -> noted.Note:
+    """The note that a VAN has of a function: PCI, or VGPU."""
+    values: dict[str, Any] = {'what': function.ids, 'device': function.parent}
+    if fpga_ids.is_fpga(function, spec):
+        values['fpga'] = True
+    return notes.made(kind, function.address, values)
+
+
+def of_mdev(device: mdev.Mdev) -> noted.Note:
+    """The note that a VAN has of a mediated device."""
+    values = {'what': mdev_text(device), 'device': device.parent}
+    return notes.made(notes.MDEV, device.uuid, values)
 
 
 def note_mdev(device: mdev.Mdev) -> None:

@@ -141,6 +141,21 @@ def any_of(kind: str, name: str) -> noted.Note | None:
     return _read(kind, name)
 
 
+def check_not_refused(wanted: noted.Note) -> None:
+    """Check that the VAN that is undone was not refused a device by note().
+
+    A VAN that was not has a note of the device. See undoes_own().
+    """
+    who, handle = holder.current(), noted.KINDS[wanted.kind].handle
+    if who is None or not who.van:
+        return
+    alike = [
+        kind for kind, each in noted.KINDS.items() if each.handle == handle
+    ]
+    if all(any_of(kind, wanted.name) is None for kind in alike):
+        _check_free(wanted)
+
+
 def undoes_own(
     returns: _T,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:

@@ -25,6 +25,7 @@ from os_acc.kernel import vgpu
 from os_acc.options import common
 from os_acc.privileged import context
 from os_acc.privileged import function_notes
+from os_acc.privileged import noted
 from os_acc.privileged import notes
 from os_acc.privileged import root_options
 from os_acc.spec import device_spec
@@ -64,13 +65,13 @@ def entry(function: pci.Function) -> device_spec.Spec:
     :raises DeviceNotFound: if device_spec offers neither it nor the function
         whose companion it is, and no VAN already has it
     """
-    noted = function_notes.of_function(notes.PCI, function)
-    if noted is not None:
-        spec = specs().held(function, noted.vfio_driver, noted.command_empties)
+    known = function_notes.of_function(notes.PCI, function)
+    if known is not None:
+        spec = specs().held(function, known.vfio_driver, known.command_empties)
         return dataclasses.replace(
             spec,
-            trusted=spec.trusted or noted.trusted,
-            host_driver=noted.host_driver or spec.host_driver,
+            trusted=spec.trusted or known.trusted,
+            host_driver=known.host_driver or spec.host_driver,
         )
     return companions.entry_for(specs(), function)
 
@@ -133,15 +134,18 @@ def has(function: pci.Function) -> bool:
     return True
 
 
-def has_nothing_to_undo(check: Callable[[], None]) -> bool:
+def has_nothing_to_undo(check: Callable[[], None], wanted: noted.Note) -> bool:
     """Whether the VAN that is undone was refused the device.
 
     The service's configuration may offer a device that root's does not. Root
-    has then changed nothing for the VAN, and has no note of it.
+    has then changed nothing for the VAN, and has no note of it. The same is
+    true if a VAN of another journal excludes it: see notes.undoes_own().
 
     :param check: raises DeviceNotFound if device_spec does not offer the
         device, and no VAN already has it
+    :param wanted: the note that the VAN would have of the device
     :raises DeviceNotFound: if this call is made for no VAN
+    :raises DeviceBusy: if another VAN excludes it
     :raises PrivilegeError: if the notes cannot be read or trusted
     """
     try:
@@ -153,6 +157,7 @@ def has_nothing_to_undo(check: Callable[[], None]) -> bool:
         notes.files.names()  # a note that cannot be read is not "no note"
         LOG.info('VAN %s: nothing to undo: %s', who.van, err)
         return True
+    notes.check_not_refused(wanted)
     return False
 
 
@@ -179,8 +184,8 @@ def check_vgpu(vf: pci.Function, number: int) -> None:
     :raises DeviceNotFound: if device_spec does not set this type, and no VAN
         already has the VF with this type
     """
-    noted = function_notes.of_function(notes.VGPU, vf)
-    if noted is not None and noted.number == number:
+    known = function_notes.of_function(notes.VGPU, vf)
+    if known is not None and known.number == number:
         return
     wanted = specs().check(vf).vgpu_type
     if wanted is None or vgpu.find_type(vf.address, wanted) != number:

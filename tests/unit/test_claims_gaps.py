@@ -317,6 +317,42 @@ def test_two_journals_and_a_file_of_a_pf_and_its_vf(host, first, second):
     os_acc.plug(devices.instance(), [second()])
 
 
+@pytest.mark.parametrize('bind', ['none', 'libvirt'])
+@pytest.mark.parametrize('shares', ['fpga', 'group'])
+def test_two_journals_and_an_undo_of_what_was_refused(
+    host, tmp_path, shares, bind
+):
+    """What only root refuses is not cleaned: the VAN never had it.
+
+    That could harm the guest that has another function of the card.
+    """
+    names = (PF, f'{PF[:-1]}1')
+    driver = 'vfio-pci' if bind == 'none' else None
+    for address in names:
+        if shares == 'fpga':
+            host.kernel.add_function(address, '10ee:5000', 0x120000, driver)
+        else:
+            host.kernel.add_function(
+                address, '8086:4940', 0x120000, driver, group=60
+            )
+    devices.spec({'address': '*', 'bind': bind})
+    cleaned = tmp_path / 'cleaned'
+    command = f'sh -c "echo {{address}} >> {cleaned}"'
+    os_acc.CONF.set_override('cleaning_command', command, 'os_acc')
+    host.use('nova')
+    instance = devices.instance()
+    os_acc.plug(instance, [devices.pci(names[0])])
+    host.use('other')
+    host.kernel.writes.clear()
+    text = str(devices.refused(devices.pci(names[1])))
+    assert f'instance {instance.uuid} has it' in text
+    assert (os_acc.get_vans().objects, host.kernel.writes) == ([], [])
+    assert not cleaned.exists()
+    host.use('nova')
+    os_acc.unplug(instance)
+    assert cleaned.read_text().split() == [names[0]]
+
+
 def two_of_a_pf(host):
     host.kernel.add_function(PF, '8086:4940', 0x120000, 'qat', totalvfs=1)
     host.kernel.write_numvfs(PF, 1)

@@ -231,7 +231,8 @@ def remove(
             return True
     notes.check_noted(notes.MDEV, uuid)
     if offers.has_nothing_to_undo(
-        lambda: offers.check_mdev(wanted, new=False)
+        lambda: offers.check_mdev(wanted, new=False),
+        function_notes.of_mdev(wanted),
     ):
         return False
     mdev.check_same(there, wanted)
@@ -282,7 +283,8 @@ def released(uuid: str, release_seconds: float, anew: bool = False) -> None:
     cleaned = notes.Cleaned.GONE
     if (there := mdev.find(uuid)) is not None:
         if offers.has_nothing_to_undo(
-            lambda: offers.check_mdev(there, new=False)
+            lambda: offers.check_mdev(there, new=False),
+            function_notes.of_mdev(there),
         ):
             return
         with operation_lock.held(directory, release_seconds):
@@ -395,7 +397,10 @@ def released_vgpu(address: str, release_seconds: float) -> None:
     if _is_gone(address):
         return
     function = arguments.there(address)
-    if offers.has_nothing_to_undo(lambda: offers.check_part(function)):
+    if offers.has_nothing_to_undo(
+        lambda: offers.check_part(function),
+        function_notes.of_whole(notes.VGPU, function),
+    ):
         return
     with function_notes.locked(function, release_seconds):
         if not vgpu.is_vgpu_function(address):

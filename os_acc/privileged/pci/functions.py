@@ -219,7 +219,12 @@ def clean(
         was_taken = bindings.functions.of(function) is not None
         if was_taken or storage.was_handed_out(function):
             offers.check_part(function)
-        elif offers.has_nothing_to_undo(lambda: offers.check(function)):
+        elif offers.has_nothing_to_undo(
+            lambda: offers.check(function),
+            function_notes.of_whole(
+                notes.PCI, function, offers.specs().known(function)
+            ),
+        ):
             return False
         device_users.wait_until_closed(
             function.path, f'PCI function {address}', release_seconds, shares
