@@ -28,7 +28,7 @@ _STATES = (*states.STATES, base.UNREADABLE)
 class VANList(answers.Command, listing.Listing):
     """List the VANs of this host."""
 
-    columns = base.VAN_COLUMNS
+    columns = (*base.VAN_COLUMNS, listing.Column('project_id', long=True))
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -49,7 +49,7 @@ class VANList(answers.Command, listing.Listing):
     def take_action(self, parsed_args: argparse.Namespace) -> listing.Table:
         entries, unreadable = _read(_instance(parsed_args))
         rows = [
-            *(base.van_row(entry.van, entry.called) for entry in entries),
+            *map(_row, entries),
             *(_unreadable_row(row) for row in unreadable),
         ]
         state = self.keys().index('state')
@@ -63,6 +63,7 @@ class VANList(answers.Command, listing.Listing):
             {
                 **answers.van(entry.van),
                 'instance_name': entry.instance_info.name,
+                'project_id': entry.instance_info.project_id,
             }
             for entry in entries
         ]
@@ -166,8 +167,14 @@ def _read_with(
         return found
 
 
+def _row(entry: journal.Entry) -> tuple[Any, ...]:
+    """Return the values of VANList.columns."""
+    row = base.van_row(entry.van, entry.called)
+    return (*row, entry.instance_info.project_id)
+
+
 def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
-    """Return the values of base.VAN_COLUMNS."""
+    """Return the values of VANList.columns."""
     return (
         row.van_uuid,
         row.instance_uuid,
@@ -178,6 +185,7 @@ def _unreadable_row(row: journal.UnreadableRow) -> tuple[Any, ...]:
         row.device,
         None,
         row.reason,
+        None,
     )
 
 
@@ -200,6 +208,7 @@ def _fields(entry: journal.Entry) -> dict[str, Any]:
         'uuid': van.uuid,
         'instance_uuid': van.instance_uuid,
         'instance_name': entry.instance_info.name,
+        'project_id': entry.instance_info.project_id,
         'state': van.state,
         'error': van.error,
         'live': entry.live,

@@ -70,6 +70,15 @@ def addresses() -> list[str]:
     return sysfs.names(f'{sysfs.SYS}/bus/pci/devices')
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """A PCIe link."""
+
+    width: int  # the lanes that it uses now
+    max_width: int  # the lanes that its device has
+    speed: str  # of each lane now, such as '8.0 GT/s PCIe'
+
+
 @dataclasses.dataclass(slots=True)
 class Function:
     """A PCI function as it was when it was read."""
@@ -182,6 +191,27 @@ class Function:
         """Its NUMA node; None if the firmware does not say (shown as -1)."""
         node = sysfs.read_int(f'{self.path}/numa_node')
         return None if node is None or node < 0 else node
+
+    @property
+    def pcie_link(self) -> Link | None:
+        """Its PCIe link; None: it has none, or does not answer.
+
+        A VF shares the link of its PF, and shows an unknown speed. So does a
+        function that is part of the root complex: current_link_speed_show()
+        in drivers/pci/pci-sysfs.c.
+        """
+        path = directory(self.parent)
+        width, max_width, speed = (
+            sysfs.read_if_possible(f'{path}/{name}')
+            for name in (
+                'current_link_width',
+                'max_link_width',
+                'current_link_speed',
+            )
+        )
+        if not (width and max_width and speed) or speed.startswith('Unknown'):
+            return None
+        return Link(int(width), int(max_width), speed)
 
     @property
     def driver_override(self) -> str | None:

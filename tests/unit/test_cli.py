@@ -39,6 +39,8 @@ VANS = [
     '55eba8b3-4994-44b8-94ef-d6b0bcc48fbd',
 ]
 REAL_INSTANCE = '0d573cd0-f0c1-4f7d-9b6f-9a8714390489'
+# The project of the ARQs of FAKE.
+PROJECT = '8f936ce733994b45a37c367bad05d83d'
 OTHER = 'b5a2c9a4-7b1c-4e70-8a4e-30a4c1a3a7f1'
 
 
@@ -181,7 +183,7 @@ def test_plug_says_who_the_instance_is(run):
     assert told.hypervisor_id == 'lpar'
     assert default.name == INSTANCE
     # The ARQs say it.
-    assert default.project_id == '8f936ce733994b45a37c367bad05d83d'
+    assert default.project_id == PROJECT
     assert default.hypervisor_id is None
 
 
@@ -242,7 +244,7 @@ def test_van_list_for_programs(run, form, load):
     assert [row['error'] for row in rows] == [None, None]
     assert set(rows[0]) == {
         *('uuid', 'instance_uuid', 'state', 'driver', 'plugin', 'handle'),
-        *('device', 'live_migratable', 'error'),
+        *('device', 'live_migratable', 'error', 'project_id'),
     }
 
 
@@ -253,7 +255,7 @@ def test_van_list_for_people(run):
     cells = [cell.strip() for cell in lines[3].strip('|').split('|')]
     assert cells == [
         *(VANS[0], INSTANCE, 'plugged', 'fake', 'libvirt'),
-        *('test/0000:0c:00.1', 'fake:test:0000:0c:00.1', '', ''),
+        *('test/0000:0c:00.1', 'fake:test:0000:0c:00.1', '', '', PROJECT),
     ]
 
 
@@ -302,6 +304,7 @@ def test_van_show(run):
         'uuid': VANS[1],
         'instance_uuid': INSTANCE,
         'instance_name': INSTANCE,
+        'project_id': PROJECT,
         'state': 'plugged',
         'error': None,
         'live': False,

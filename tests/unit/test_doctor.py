@@ -467,6 +467,31 @@ def test_show_a_pf_and_its_vf(here, run):
     assert vf['in_device_spec'] is True
 
 
+def test_show_the_pcie_link(here, run):
+    devices.spec({'address': devices.PF, 'num_vfs': 2})
+    os_acc.plug(devices.instance(), [devices.pci(devices.VFS[1])])
+
+    def shown(address, *link):
+        """What is shown once its files have these values."""
+        names = ('current_link_width', 'max_link_width', 'current_link_speed')
+        for name, value in zip(names, link, strict=False):
+            path = here.pci / 'devices' / address / name
+            path.write_text(f'{value}\n')
+        told = run('device', 'show', address)[1]
+        keys = ('pcie_width', 'pcie_width_possible', 'pcie_speed')
+        return tuple(told[key] for key in keys)
+
+    none = (None, None, None)
+    assert shown(devices.PF) == none  # it is a function of conventional PCI
+    link = (1, 16, '8.0 GT/s PCIe')
+    assert shown(devices.PF, *link) == link
+    # A VF shows no link of its own.
+    assert shown(devices.VFS[1], 0, 16, 'Unknown') == link
+    # A part of the root complex, as Linux 6.1 and 5.4 show it.
+    assert shown(devices.GPU, 0, 255, 'Unknown') == none
+    assert shown(devices.GPU, 0, 255, 'Unknown speed') == none
+
+
 def test_show_a_vf_of_a_nic(here, run):
     pf, vf = '0000:08:00.0', '0000:08:00.1'
     path = here.add_function(

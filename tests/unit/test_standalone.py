@@ -197,7 +197,7 @@ def test_the_state_and_unreadable_rows(run):
     (van,) = plug(run)['vans']
     assert run.vans('--state', 'error') == []
     (listed,) = run.vans('--state', 'plugged')
-    assert listed == {**van, 'instance_name': 'web/1'}
+    assert listed == {**van, 'instance_name': 'web/1', 'project_id': ''}
 
 
 # --- --wait

@@ -177,6 +177,7 @@ def test_van_list(run, unreadable):
         'handle': 'gone/x7',
         'device': 'fake:test:0000:0c:00.1',
         'live_migratable': None,
+        'project_id': None,
     }
     assert states(run) == BOTH
     assert states(run, '--instance', INSTANCE) == BOTH

@@ -85,7 +85,7 @@ def show(
         return None
     spec = specs.find(function)
     kind = pci_functions.kind_of(function, spec or device_spec.Spec())
-    group = function.iommu_group
+    group, link = function.iommu_group, function.pcie_link
     holders = allocation.holders(driver)
     _, text, _ = status(driver, function, specs, holders)
     return {
@@ -99,6 +99,9 @@ def show(
         'traits': list(kind.traits),
         'in device_spec': spec is not None,
         'numa node': function.numa_node,
+        'pcie width': link.width if link else None,
+        'pcie width possible': link.max_width if link else None,
+        'pcie speed': link.speed if link else None,
         'kernel driver': function.driver,
         'driver override': _override(function),
         'vfio driver': vfio_rules.driver_for(
