@@ -35,6 +35,7 @@ def findings(host: host_module.Host) -> Iterator[finding.Finding]:
             'several users, see "Two users" in the documentation',
         )
     yield from _file_system(host.conf.os_acc.state_path)
+    yield from _space(host.conf.os_acc.state_path)
     try:
         entries = host.journal.entries()
         unreadable = host.journal.unreadable()
@@ -85,6 +86,31 @@ def _file_system(path: str) -> Iterator[finding.Finding]:
             finding.WARNING,
             f'it is {kind}: {unfit[0]}',
             unfit[1],
+        )
+
+
+# Below these, little else needs to be written until the journal cannot be.
+_BYTES = 50 * 2**20
+_INODES = 1000
+
+
+def _space(path: str) -> Iterator[finding.Finding]:
+    """Report a file system that is almost full."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return  # there is no directory yet, or the next check says the reason
+    free = disk.f_bavail * disk.f_frsize
+    # btrfs has no limit, and says that it has 0 inodes.
+    few = disk.f_files > 0 and disk.f_favail < _INODES
+    if free < _BYTES or few:
+        yield finding.Finding(
+            f'file system of the journal {path}',
+            finding.WARNING,
+            f'it has only {free // 2**20} MiB'
+            + (f' and {disk.f_favail} inodes' if few else '')
+            + ' free: if it is full, nothing can be plugged or released',
+            'delete files there that are not of os-acc, or make it larger',
         )
 
 

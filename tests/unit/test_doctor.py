@@ -677,3 +677,26 @@ def test_the_file_system_of_the_journal(findings, monkeypatch, kind, text):
     assert [(v, text in said) for v, said, _ in found] == (
         [] if text is None else [('warning', True)]
     )
+
+
+@pytest.mark.parametrize(
+    ('size', 'inodes', 'free_inodes', 'text'),
+    [
+        (50 * 2**20, 5000, 1000, None),
+        (50 * 2**20 - 4096, 5000, 1000, 'only 49 MiB free'),
+        (2**30, 5000, 999, 'only 1024 MiB and 999 inodes free'),
+        (2**30, 0, 0, None),
+    ],
+)
+def test_the_space_for_the_journal(
+    findings, monkeypatch, size, inodes, free_inodes, text
+):
+    path = os_acc.CONF.os_acc.state_path
+    disk = list(os.statvfs(path))
+    disk[1], disk[4] = 4096, size // 4096
+    disk[5], disk[7] = inodes, free_inodes
+    monkeypatch.setattr(os, 'statvfs', lambda path: os.statvfs_result(disk))
+    found = findings().get(f'file system of the journal {path}', [])
+    assert [(v, text in said) for v, said, _ in found] == (
+        [] if text is None else [('warning', True)]
+    )
