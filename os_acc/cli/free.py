@@ -50,9 +50,15 @@ class DeviceFree(base.Command):
                     done += driver.free_device(address)
             if opened.journal.free(address):
                 done.append('it is not reserved any more')
-            done += health.free(opened.journal, address)
-            if done:
-                opened.journal.note([_freed(address, done)])
+            try:
+                done += health.free(opened.journal, address)
+            finally:
+                # Also if the device stays unhealthy until a reboot.
+                if done:
+                    opened.journal.note([_freed(address, done)])
+                for each in done:
+                    LOG.info('Device %s: %s', address, each)
+                    self.out(f'{address}: {each}')
         if not done:
             raise exception.InvalidRequest(
                 subject='device free',
@@ -62,9 +68,6 @@ class DeviceFree(base.Command):
                 'os-acc keeps bound to VFIO, or that may hold the data of an '
                 'instance',
             )
-        for each in done:
-            LOG.info('Device %s: %s', address, each)
-            self.out(f'{address}: {each}')
 
 
 def _freed(address: str, done: Sequence[str]) -> events.Event:

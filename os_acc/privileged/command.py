@@ -137,7 +137,7 @@ def run(
     if process.returncode:
         code = process.returncode
         how = f'signal {-code}' if code < 0 else f'exit code {code}'
-        raise failed(f'{how}: {output.end}', code)
+        raise failed(f'{how}: {output.end or "no output"}', code)
     return output
 
 

@@ -15,6 +15,7 @@ import prometheus_client
 from prometheus_client import parser
 import pytest
 
+from os_acc import driver
 from os_acc import exception
 from os_acc import journal
 from os_acc.cli import events as following
@@ -406,6 +407,29 @@ def test_forget_and_free_are_events(run, monkeypatch):
     )
     assert "driver 'fake' is missing" in forgotten['reason']
     assert (freed['operation'], freed['device']) == ('free', 'f1')
+
+
+def test_free_tells_what_it_has_done_before_it_fails(run, monkeypatch):
+    """The device waits for a power cycle, which only the reboot ends."""
+    from os_acc.journal import health
+    from os_acc.kernel import sysfs
+
+    run.plug('web')
+    monkeypatch.setattr(
+        driver.DriverBase, 'free_device', lambda *_: ['it was erased']
+    )
+    made = run.journal()
+    made.save_unhealthy(
+        health.Health('f1', health.REBOOT, 'aes', sysfs.boot_id(), '2026', 'x')
+    )
+    made.close()
+    result = run('device', 'free', 'f1')
+    assert result.code != 0
+    assert 'power-cycle the host' in result.err
+    assert 'f1: it was erased' in result.out
+    freed = run.events()[-1]
+    assert (freed['operation'], freed['device']) == ('free', 'f1')
+    assert 'it was erased' in freed['reason']
 
 
 def unhealthy():
