@@ -344,3 +344,28 @@ def test_no_vfs_without_an_iommu(kernel):
     assert availability.Category.NO_IOMMU_GROUP in [
         obstacle.category for obstacle in found
     ]
+
+
+def categories(pf, spec=None):
+    found = vf_availability.vfs_obstacles(pci.get(pf), None, spec)
+    return [obstacle.category for obstacle in found]
+
+
+def test_no_vfs_if_the_kernel_does_not_tell_their_addresses(kernel):
+    devices.furnish(kernel)
+    spec = device_spec.Spec(num_vfs=2)
+    assert categories(devices.PF, spec) == []
+    kernel.file(devices.PF, 'sriov_offset').write_text('0\n')
+    found = vf_availability.vfs_obstacles(pci.get(devices.PF), None, spec)
+    assert 'sriov_offset' in next(found).text
+
+
+def test_a_bridge_in_the_group_of_a_pf(kernel):
+    """The VFs that are there already have a group of their own."""
+    kernel.add_function(
+        '0000:61:00.0', '8086:4940', 0x120000, 'qat', group=70, totalvfs=2
+    )
+    kernel.add_function('0000:60:00.0', '8086:2030', 0x060400, group=70)
+    (refused,) = categories('0000:61:00.0')
+    kernel.write_numvfs('0000:61:00.0', 1)
+    assert refused not in categories('0000:61:00.0')

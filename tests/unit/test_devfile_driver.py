@@ -961,6 +961,20 @@ def test_after_a_reboot_by_its_name(gpus):
     assert gpus.of('dri/renderD129') == (0, 6, 0o660)
 
 
+def test_after_a_reboot_two_entries_offer_it_differently(nodes):
+    """Nobody else gets it; the VAN keeps it."""
+    instance, _ = plug(named(B))
+    devices.spec(
+        {'devices': '/dev/acc*', 'owner': 1001, 'mode': '0600'},
+        {'devices': '/dev/acc2', 'mode': '0666'},
+    )
+    nodes.kernel.reboot()
+    nodes.set('acc2', 0, 6, 0o660)
+    assert os_acc.recover().failed == []
+    assert os_acc.unplug(instance) == 1
+    assert 'contradict' in str(devices.refused(named(B)))
+
+
 def test_unplugged_after_a_reboot(nodes):
     instance, _ = plug(named(A))
     nodes.kernel.reboot()
