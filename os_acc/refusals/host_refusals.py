@@ -227,6 +227,15 @@ CXL_MEMORY = _used(
     '(cxl disable-region, cxl destroy-region); memory that the firmware has '
     'mapped can be changed in the firmware only',
 )
+CXL_UNTOLD = _used(
+    'the kernel does not show whether memory of CXL device {name} is mapped',
+    'It has the driver cxl_pci, and the kernel has no file decoders_committed '
+    'for it. The host may use its memory.',
+    'load the modules cxl_mem and cxl_port, and use Linux 6.7 or later; or '
+    'remove its regions (cxl disable-region, cxl destroy-region), and bind '
+    'the function to no driver once the host uses none of its memory: to '
+    'unbind it earlier can crash the host',
+)
 GUEST_PROTECTION = _used(
     "KVM protects the memory of guests with it (AMD's SEV)",
     'The parameter sev of the module kvm_amd is on.',

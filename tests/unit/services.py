@@ -295,5 +295,9 @@ SIGNS = {
     '/sys/class/dma': (_of_class('dma/dma0chan0', in_use='1'), 'dma0chan0'),
     '/proc/crypto': (_crypto, 'xts(aes), which driver qat_aes_xts runs'),
     '/sys/bus/cxl': (cxl_memory, '1 decoders are committed'),
+    '/sys/bus/pci/devices/ADDRESS/memN': (
+        lambda kernel: cxl_memory(kernel, None),
+        'does not show whether memory of CXL device mem0 is mapped',
+    ),
     '/sys/module/kvm_amd': (_sev, "AMD's SEV"),
 }

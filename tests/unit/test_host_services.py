@@ -481,6 +481,27 @@ def test_cxl_memory_that_is_not_mapped(here):
     assert use() == ''
 
 
+def test_cxl_memory_without_an_endpoint(here):
+    """The modules cxl_mem and cxl_port are not loaded."""
+    path = services.card(here, 'cxl_pci', 0x050210)
+    (path / 'mem0').mkdir()
+    assert 'memory of CXL device mem0' in use()
+
+
+@pytest.mark.parametrize('driver', [None, 'vfio-pci', 'cxl_pci'])
+def test_cxl_memory_without_a_memory_device(here, driver):
+    """The driver cxl_pci has failed, or the function has another one."""
+    services.card(here, driver, 0x050210)
+    assert use() == ''
+
+
+def test_an_accelerator_with_cxl_memory_of_its_driver(here):
+    """Not a memory device of the host: its driver uses the memory."""
+    path = services.card(here, 'sfc', 0x020000)
+    (path / 'mem0').mkdir()
+    assert use() == ''
+
+
 def test_a_crypto_device_without_a_secure_processor(here):
     """EPYC 7001 has both kinds, and DPDK gives the second to guests."""
     services.card(here, 'ccp', 0x108000, '1022:1468')
@@ -729,7 +750,7 @@ BLIND = {
     'crash dump': (_crash_kernel_of_another_root, 'whether the crash kernel'),
     'algorithms': (_driver_in_the_kernel, 'uses its algorithms'),
     'CXL memory': (
-        lambda kernel: services.cxl_memory(kernel, None),
+        lambda kernel: services.card(kernel, pci_class=0x050210),
         "whether its memory is the host's memory",
     ),
     'RDMA': (
@@ -758,6 +779,7 @@ def test_the_doctor_says_what_cannot_be_told(here, doctor, what):
         lambda kernel: [services.crash_kernel(kernel), _booted(kernel)],
         lambda kernel: services.card(kernel, 'qat_4xxx', 0x0B4000),
         lambda kernel: services.cxl_memory(kernel, 0),
+        lambda kernel: services.cxl_memory(kernel, None),
         services.infiniband,
         lambda kernel: [
             _pool(kernel),

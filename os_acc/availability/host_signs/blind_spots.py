@@ -164,12 +164,17 @@ def _cxl(function: pci.Function, host: Snapshot) -> Iterator[tuple[str, str]]:
     _, number = host.once(service_signs.endpoints).get(
         function.address, ('', None)
     )
-    if number is None and not vfio.is_bound(function):
+    # A memory device of cxl_pci counts as used.
+    if (
+        number is None
+        and service_signs.memdev(function) is None
+        and not vfio.is_bound(function)
+    ):
         yield (
             "no file shows whether its memory is the host's memory: the "
             'kernel shows no decoders_committed for it',
-            'load the modules cxl_mem and cxl_port, and use Linux 6.7 or '
-            'later; do not offer the device before you know',
+            'load the modules cxl_pci, cxl_mem and cxl_port, and use Linux '
+            '6.7 or later; do not offer the device before you know',
         )
 
 

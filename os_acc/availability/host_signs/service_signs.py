@@ -18,6 +18,7 @@ from os_acc.refusals import host_refusals
 from os_acc.refusals.reasons import Reason
 
 _IPMI = re.compile(r'ipmi\d+')
+_MEMDEV = re.compile(r'mem\d+')
 
 
 def _controllers(host: Snapshot) -> dict[str, Reason]:
@@ -202,6 +203,26 @@ def endpoints(host: Snapshot) -> dict[str, tuple[str, int | None]]:
     return found
 
 
+def _cxl_untold(host: Snapshot, function: pci.Function) -> Reason | None:
+    name = memdev(function)
+    if name is None:
+        return None
+    _, number = host.once(endpoints).get(function.address, ('', None))
+    if number is not None:
+        return None
+    return host_refusals.CXL_UNTOLD.reason(name=name)
+
+
+def memdev(function: pci.Function) -> str | None:
+    """The memory device that the driver cxl_pci has made of a function.
+
+    cxl_memdev_alloc() in drivers/cxl/core/memdev.c: it is below the function.
+    """
+    if function.driver != 'cxl_pci':
+        return None
+    return next(filter(_MEMDEV.fullmatch, sorted(function.entries)), None)
+
+
 def _protects(host: Snapshot, function: pci.Function) -> Reason | None:
     if (
         function.driver == 'ccp'
@@ -269,6 +290,14 @@ SIGNS = (
         'Memory of this CXL device is mapped: it may be memory of the host.',
         'Linux 6.7',
         _cxl,
+    ),
+    sign.FunctionSign(
+        '/sys/bus/pci/devices/ADDRESS/memN',
+        'It is a CXL memory device with the driver cxl_pci, and the kernel '
+        'has no file decoders_committed for it: its memory may be memory of '
+        'the host.',
+        'Linux 5.14',
+        _cxl_untold,
     ),
     sign.FunctionSign(
         '/sys/module/kvm_amd/parameters/sev',
