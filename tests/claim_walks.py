@@ -133,6 +133,12 @@ class Walk:
             # They see only one of its PFs as an FPGA.
             self._count.known['FPGA in one group'] += 1
             return
+        for each in self._vans:
+            alone = claim_vans.asked(wanted, [each])
+            if next(wanted.option.refused(alone), None) == new[0]:
+                # See stricter(): beside the others, they do not see this VAN.
+                self._count.known['hidden by another file'] += 1
+                return
         self._count.words.append(
             f'{wanted}\nwith {self._vans}\nold: {old}\nnew: {new}'
         )
