@@ -60,7 +60,7 @@ class Recover(base.Command, listing.Listing):
         with contextlib.closing(host.Host.open(os_acc.CONF)) as opened:
             applying.before_instances(opened)
             done = recovery.recover(opened)
-            applied = applying.again(opened)
+            applied = applying.again(opened, anew=True)
         self.unfinished = bool(done.failed or done.unreadable or done.errors)
         if applied is not None:
             self._tell(applied)
@@ -84,6 +84,8 @@ class Recover(base.Command, listing.Listing):
         What is only in the way is done later: see applying.again().
         """
         self.unfinished |= results.FAILED in applied.results()
+        if set(applied.results()) == {results.UNCHANGED}:
+            return
         for each in applied.steps:
             why = f' ({each.reason})' if each.reason else ''
             self.say(f'{each.part} {each.name}: {each.result}{why}')

@@ -86,7 +86,9 @@ def check(
     return objects.ApplyReport(steps=[_preview(each) for each in found])
 
 
-def again(host: host_module.Host) -> objects.ApplyReport | None:
+def again(
+    host: host_module.Host, anew: bool = False
+) -> objects.ApplyReport | None:
     """Apply the document of the journal, unless all of it was done.
 
     It is for initialize(), and for os_acc.apply_again(): after a reboot, after
@@ -95,14 +97,16 @@ def again(host: host_module.Host) -> objects.ApplyReport | None:
     step that has failed in this process is not repeated, so that a device is
     not programmed in vain every minute.
 
+    :param anew: also if all of it was done: a step may have failed, and the
+        operator has repaired the cause
     :returns: None: there was nothing to do, or another process is doing it
     """
     try:
-        if _unsettled(host) is None:
+        if _unsettled(host, anew) is None:
             return None
         with host.locks.document(0):
             # Another process may have applied another document meanwhile.
-            known = _unsettled(host)
+            known = _unsettled(host, anew)
             if known is None:
                 return None
             document = documents.stored(known)
@@ -154,10 +158,12 @@ def _log(err: Exception) -> None:
     )
 
 
-def _unsettled(host: host_module.Host) -> rows.Desired | None:
+def _unsettled(
+    host: host_module.Host, anew: bool = False
+) -> rows.Desired | None:
     """Read the document; None: there is none, or all of it was done."""
     known = host.journal.desired()
-    if known is None or known.settled == sysfs.boot_id():
+    if known is None or (known.settled == sysfs.boot_id() and not anew):
         return None
     return known
 

@@ -190,6 +190,20 @@ def test_recover_with_a_bitstream_that_has_gone(run, here, bitstream):
     assert 'functions card: unchanged' in result.err
 
 
+def test_recover_repeats_what_has_failed(run, here, bitstream):
+    """Also in the same boot: the operator has repaired the cause."""
+    os_acc.apply(with_bitstream(bitstream))
+    content = bitstream.read_bytes()
+    bitstream.unlink()
+    here.kernel.reboot()
+    assert run('recover').code == 3
+    assert run('recover').code == 3
+    bitstream.write_bytes(content)
+    result = run('recover')
+    assert result.code == 0, result.err
+    assert 'functions' not in result.err
+
+
 def test_recover_says_who_is_in_the_way(run, here):
     """That is done later, and changes no exit code."""
     here.apply(functions=[('fpga', '0', 'aes')])
