@@ -70,6 +70,9 @@ class OperationsTest(base.ServersTestBase):
 
     def setUp(self) -> None:
         super().setUp()
+        # With 0, the thread in which a service shuts down may outlive the
+        # test, and shut down the thread pools of the next one.
+        self.flags(manager_shutdown_timeout=30)
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.flags(state_path=str(path))
         self.acc = self.useFixture(
