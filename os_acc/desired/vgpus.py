@@ -78,7 +78,7 @@ def _fault(specs: device_spec.Specs, vf: str) -> str | None:
         # A card with vGPUs may not list the types that it can have otherwise.
         if vf in card.current and any(card.current.values()):
             return None
-        for obstacle in rules.vgpu_obstacles(function, spec, card=card):
+        for obstacle in rules.vgpu_obstacles(function, spec, card):
             if obstacle.category in _LASTING:
                 return exception.describe(obstacle.error())
     except Exception as err:
@@ -115,7 +115,7 @@ def _set(host: host_module.Host, vf: str, earlier: Collection[str]) -> None:
         card = vgpu_cards.Card.read(pci.get(function.parent))
         holders = ahead.holders(host)
         number = card.number_of(spec.vgpu_type or '')
-        for obstacle in rules.vgpu_obstacles(function, spec, holders, card):
+        for obstacle in rules.vgpu_obstacles(function, spec, card, holders):
             error = obstacle.error()
             if (
                 isinstance(error, exception.DeviceNotFound)

@@ -19,9 +19,11 @@ from os_acc.desired import export
 from os_acc.kernel import amd_partitions
 from os_acc.kernel import device_files
 from os_acc.kernel import file_place
+from os_acc.kinds.devfile import rules
 from os_acc.privileged import notes
 from os_acc.privileged.devfile import partitions as privileged
 from os_acc.privileged.devfile import partitions as records
+from os_acc.spec import device_spec
 
 CARD, OTHER = '0000:c1:00.0', '0000:c6:00.0'
 
@@ -147,6 +149,18 @@ def test_nobody_is_in_the_way_of_an_undo_of_nothing(cards):
     plug(named(f'{CARD}+drm+renderd'))
     assert step(apply(check=True)).result == 'unchanged'
     assert step(apply()).result == 'unchanged'
+
+
+def test_a_card_that_is_denied(cards):
+    """Its mode is not set, although another entry offers its file."""
+    denied = {'devices': amd_model.ENTRY['devices'], 'deny': True}
+    devices.spec(amd_model.ENTRY, denied)
+    specs = device_spec.load(os_acc.CONF)
+    (found,) = rules.partition_obstacles(CARD, 'CPX', specs)
+    assert 'offers no device file of it' in found.text
+    devices.spec(amd_model.ENTRY)
+    specs = device_spec.load(os_acc.CONF)
+    assert not list(rules.partition_obstacles(CARD, 'CPX', specs))
 
 
 def test_a_whole_card_and_its_partitions(cards):

@@ -21,22 +21,21 @@ Obstacle = availability.Obstacle
 def vgpu_obstacles(
     vf: pci.Function,
     spec: device_spec.Spec,
+    card: vgpu_cards.Card,
     holders: vans.Vans | None = None,
-    card: vgpu_cards.Card | None = None,
 ) -> Iterator[Obstacle]:
     """Say why a VF cannot be given out with the vGPU type of its entry.
 
     The type may be set already, by the operator.
 
     :param spec: the entry of device_spec for it
+    :param card: its PF
     :param holders: the VANs of the journal, and who wants the VF
-    :param card: pass one when asking about many VFs of a PF
     """
     address, device = vf.address, f'VF {vf.address}'
     if not spec_parts.offers_vgpus(spec):
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_TYPE.reason())
         return
-    card = card or vgpu_cards.Card.read(pci.get(vf.parent))
     now = card.current.get(address)
     if now is None:
         yield Obstacle.of(device, vgpu_refusals.NO_VGPU_FILE.reason())

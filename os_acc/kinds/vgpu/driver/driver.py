@@ -242,7 +242,7 @@ class NvidiaVGPUDriver(base.OneHandleDriver):
         card = vgpu_cards.Card.read(pci.get(function.parent))
         allocation.check(
             vgpu_availability.vgpu_obstacles(
-                function, spec, allocation.holders(self, van), card
+                function, spec, card, allocation.holders(self, van)
             )
         )
         allocation.check_open(

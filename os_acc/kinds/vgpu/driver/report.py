@@ -55,7 +55,7 @@ def handles(
                 continue
             left -= 1
         obstacles = list(
-            vgpu_availability.vgpu_obstacles(vf, spec, holders, card)
+            vgpu_availability.vgpu_obstacles(vf, spec, card, holders)
         )
         if unset and not obstacles:
             if room <= 0:
@@ -110,7 +110,7 @@ def no_room(
     vf: pci.Function, spec: device_spec.Spec, card: vgpu_cards.Card
 ) -> Iterator[finding.Finding]:
     """Report a VF that cannot have a vGPU, though its card is not full."""
-    for obstacle in vgpu_availability.vgpu_obstacles(vf, spec, card=card):
+    for obstacle in vgpu_availability.vgpu_obstacles(vf, spec, card):
         if obstacle.category is not availability.Category.NO_CAPACITY:
             yield finding.Finding(
                 f'VF {vf.address}',
