@@ -178,7 +178,7 @@ def test_the_step_of_ironic(site: Site, agent) -> None:
 def test_the_unit_waits_for_the_devices_and_shows_a_failure(
     site: Site,
 ) -> None:
-    """A step that has failed is repeated by apply, not by the unit."""
+    """A step that has failed is repeated by the next start of the unit."""
     unit = configparser.RawConfigParser(strict=False)
     unit.read(CONTRIB / 'os-acc-apply.service')
     for key in ('Wants', 'After'):
@@ -204,10 +204,9 @@ def test_the_unit_waits_for_the_devices_and_shows_a_failure(
     # As after a reboot.
     with sqlite3.connect(site.path / 'state' / 'journal.db') as db:
         db.execute('UPDATE desired SET settled = NULL')
-    code, said = run(words[-1])
-    assert (code, 'functions card: failed (' in said) == (3, True)
+    for _ in range(2):
+        code, said = run(words[-1])
+        assert (code, 'functions card: failed (' in said) == (3, True)
     site.conf.write_text(usual)
     assert run(words[-1])[0] == 0
-    assert site.inside() is None
-    assert run('apply', str(wanted))[0] == 0
     assert site.inside() == 'aes'
